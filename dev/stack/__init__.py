@@ -1,0 +1,1 @@
+"""The development services: real programs on loopback, without Docker and without root."""

@@ -1,0 +1,1 @@
+"""Tests of the development tools: `python -m unittest discover -s dev/tests -t dev`."""
