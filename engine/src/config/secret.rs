@@ -1,0 +1,40 @@
+//! A string that never shows itself.
+
+use std::fmt;
+
+/// A password or key.
+///
+/// # Invariants
+/// `Debug` prints `<redacted>`; there is no `Display` and no `Serialize`, so it can't slip into a log or a history.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a secret.
+    #[must_use]
+    pub fn new(value: impl Into<String>) -> Self {
+        Self(value.into())
+    }
+
+    /// The secret itself, for the one call that needs it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("<redacted>")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn debug_does_not_show_it() {
+        assert_eq!(format!("{:?}", Secret::new("hunter2")), "<redacted>");
+    }
+}

@@ -1,0 +1,162 @@
+//! JSONLines: a block becomes lines; the file joins them into one stream, compressed as one.
+//!
+//! Common readers stop after the first gzip member, zstd frame or brotli stream, so a file is exactly one of each. Gzip
+//! and brotli blocks are compressed by the consumers, so that they can be joined; zstd compresses in its own threads, in
+//! turn.
+
+use std::io::Write;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+
+use super::brotli::{self, BrotliFile};
+use super::gzip::{self, DeflatedBlock, GzipFile};
+use super::json::JsonRows;
+use super::zstd::ZstdFile;
+use super::{FileEnd, brotli::BrotliBlock};
+use crate::config::output::JsonLinesCodec;
+use crate::error::{Error, Result};
+use crate::sink::part_cutter::PartCutter;
+
+/// Encodes blocks as lines.
+#[derive(Debug)]
+pub(super) struct LinesEncoder {
+    codec: JsonLinesCodec,
+    rows: JsonRows,
+}
+
+/// The lines of one block, compressed as far as one block alone can be.
+#[derive(Debug)]
+pub(super) struct EncodedLines {
+    bytes: LinesBytes,
+    num_lines: u64,
+}
+
+#[derive(Debug)]
+enum LinesBytes {
+    Text(Vec<u8>),
+    Deflated(DeflatedBlock),
+    Brotli(BrotliBlock),
+}
+
+/// A JSONLines file under construction.
+#[derive(Debug)]
+pub(super) struct LinesFile {
+    stream: LinesStream,
+    num_lines: u64,
+}
+
+#[derive(Debug)]
+enum LinesStream {
+    Plain(PartCutter),
+    Gzip(GzipFile),
+    Brotli(BrotliFile),
+    Zstd(ZstdFile),
+}
+
+impl LinesEncoder {
+    pub(super) fn new(codec: JsonLinesCodec, schema: &SchemaRef, json_columns: &[String]) -> Self {
+        Self { codec, rows: JsonRows::new(schema, json_columns) }
+    }
+
+    pub(super) fn encode(&self, pieces: &[RecordBatch], block_index: u64) -> Result<EncodedLines> {
+        let (bytes, num_lines) = match self.codec {
+            JsonLinesCodec::Uncompressed | JsonLinesCodec::Zstd => {
+                let mut text = LineCounter::new(Vec::new());
+                self.write_all(pieces, &mut text)?;
+                (LinesBytes::Text(text.inner), text.num_lines)
+            }
+            JsonLinesCodec::Gzip => {
+                let mut deflater = LineCounter::new(gzip::Deflater::new());
+                self.write_all(pieces, &mut deflater)?;
+                (LinesBytes::Deflated(deflater.inner.finish().map_err(cannot_compress)?), deflater.num_lines)
+            }
+            JsonLinesCodec::Brotli => {
+                let mut encoder = LineCounter::new(brotli::Encoder::new(block_index == 0));
+                self.write_all(pieces, &mut encoder)?;
+                (LinesBytes::Brotli(encoder.inner.finish()), encoder.num_lines)
+            }
+        };
+        Ok(EncodedLines { bytes, num_lines })
+    }
+
+    pub(super) fn row_overhead(&self) -> u64 {
+        self.rows.row_overhead()
+    }
+
+    fn write_all(&self, pieces: &[RecordBatch], target: &mut impl Write) -> Result<()> {
+        pieces.iter().try_for_each(|piece| self.rows.write(piece, target))
+    }
+}
+
+impl LinesFile {
+    pub(super) fn open(codec: JsonLinesCodec, cutter: PartCutter, consumers: u32) -> Result<Self> {
+        let stream = match codec {
+            JsonLinesCodec::Uncompressed => LinesStream::Plain(cutter),
+            JsonLinesCodec::Gzip => LinesStream::Gzip(GzipFile::open(cutter).map_err(cannot_compress)?),
+            JsonLinesCodec::Brotli => LinesStream::Brotli(BrotliFile::open(cutter)),
+            JsonLinesCodec::Zstd => LinesStream::Zstd(ZstdFile::open(cutter, consumers).map_err(cannot_compress)?),
+        };
+        Ok(Self { stream, num_lines: 0 })
+    }
+
+    pub(super) fn append(&mut self, lines: EncodedLines) -> Result<()> {
+        self.num_lines += lines.num_lines;
+        match (&mut self.stream, lines.bytes) {
+            (LinesStream::Plain(cutter), LinesBytes::Text(text)) => cutter.write_all(&text),
+            (LinesStream::Zstd(file), LinesBytes::Text(text)) => file.append(&text),
+            (LinesStream::Gzip(file), LinesBytes::Deflated(block)) => file.append(&block),
+            (LinesStream::Brotli(file), LinesBytes::Brotli(block)) => file.append(&block),
+            _ => return Err(Error::internal("a block was compressed for another codec than its file's")),
+        }
+        .map_err(cannot_compress)
+    }
+
+    pub(super) fn finish(&mut self) -> Result<FileEnd> {
+        match &mut self.stream {
+            LinesStream::Plain(_) => Ok(()),
+            LinesStream::Gzip(file) => file.finish(),
+            LinesStream::Brotli(file) => file.finish(),
+            LinesStream::Zstd(file) => file.finish(),
+        }
+        .map_err(cannot_compress)?;
+        Ok(FileEnd { num_rows: self.num_lines })
+    }
+
+    pub(super) fn cutter(&mut self) -> &mut PartCutter {
+        match &mut self.stream {
+            LinesStream::Plain(cutter) => cutter,
+            LinesStream::Gzip(file) => file.cutter(),
+            LinesStream::Brotli(file) => file.cutter(),
+            LinesStream::Zstd(file) => file.cutter(),
+        }
+    }
+}
+
+/// Counts the newlines that pass: what the file really holds, whatever the encoder believes.
+struct LineCounter<W> {
+    inner: W,
+    num_lines: u64,
+}
+
+impl<W> LineCounter<W> {
+    fn new(inner: W) -> Self {
+        Self { inner, num_lines: 0 }
+    }
+}
+
+impl<W: Write> Write for LineCounter<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.inner.write_all(bytes)?;
+        self.num_lines += memchr::memchr_iter(b'\n', bytes).count() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn cannot_compress(error: std::io::Error) -> Error {
+    Error::internal(format!("the lines can't be compressed: {error}")).with_source(error)
+}

@@ -1,0 +1,124 @@
+//! Parquet: a block becomes a row group; the file splices row groups together and ends with the footer.
+
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
+use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
+use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::writer::SerializedFileWriter;
+
+use super::FileEnd;
+use crate::config::output::ParquetCodec;
+use crate::error::{Error, Result};
+use crate::sink::part_cutter::PartCutter;
+
+/// The compressed columns of one block.
+pub(super) type RowGroup = Vec<ArrowColumnChunk>;
+
+/// Encodes row groups, each independent of the others.
+#[derive(Debug)]
+pub(super) struct RowGroupEncoder {
+    factory: Factory,
+    schema: SchemaRef,
+}
+
+/// Gives the library's factory a `Debug`.
+struct Factory(ArrowRowGroupWriterFactory);
+
+impl std::fmt::Debug for Factory {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("ArrowRowGroupWriterFactory")
+    }
+}
+
+/// A Parquet file under construction.
+#[derive(Debug)]
+pub(super) struct ParquetFile {
+    writer: SerializedFileWriter<PartCutter>,
+}
+
+/// Makes encoder and file; the file's first bytes are written.
+pub(super) fn open(
+    codec: ParquetCodec,
+    schema: &SchemaRef,
+    cutter: PartCutter,
+) -> Result<(RowGroupEncoder, ParquetFile)> {
+    let mut properties = properties(codec)?;
+    add_encoded_arrow_schema_to_metadata(schema, &mut properties);
+    let parquet_schema = ArrowSchemaConverter::new().convert(schema).map_err(cannot_write)?;
+    let writer = SerializedFileWriter::new(cutter, parquet_schema.root_schema_ptr(), Arc::new(properties))
+        .map_err(cannot_write)?;
+    let factory = Factory(ArrowRowGroupWriterFactory::new(&writer, Arc::clone(schema)));
+    Ok((RowGroupEncoder { factory, schema: Arc::clone(schema) }, ParquetFile { writer }))
+}
+
+/// Levels are low: higher ones cost much time and, for zstd on such data, even bytes. Statistics are per row group, with
+/// long texts truncated: readers prune by them, and page statistics would only make the footer grow.
+fn properties(codec: ParquetCodec) -> Result<WriterProperties> {
+    let compression = match codec {
+        ParquetCodec::Uncompressed => Compression::UNCOMPRESSED,
+        ParquetCodec::Snappy => Compression::SNAPPY,
+        ParquetCodec::Lz4 => Compression::LZ4_RAW,
+        ParquetCodec::Gzip => Compression::GZIP(GzipLevel::try_new(6).map_err(cannot_write)?),
+        ParquetCodec::Brotli => Compression::BROTLI(BrotliLevel::try_new(4).map_err(cannot_write)?),
+        ParquetCodec::Zstd => Compression::ZSTD(ZstdLevel::try_new(1).map_err(cannot_write)?),
+    };
+    Ok(WriterProperties::builder()
+        .set_created_by("batch-export".to_owned())
+        .set_compression(compression)
+        .set_statistics_enabled(EnabledStatistics::Chunk)
+        .build())
+}
+
+impl RowGroupEncoder {
+    pub(super) fn encode(&self, pieces: &[RecordBatch]) -> Result<RowGroup> {
+        let encode = || -> Result<RowGroup, ParquetError> {
+            let mut writers = self.factory.0.create_column_writers(0)?;
+            for piece in pieces {
+                let mut next_writer = writers.iter_mut();
+                for (field, column) in self.schema.fields().iter().zip(piece.columns()) {
+                    for leaf in compute_leaves(field, column)? {
+                        let writer = next_writer
+                            .next()
+                            .ok_or_else(|| ParquetError::General("a leaf without writer".to_owned()))?;
+                        writer.write(&leaf)?;
+                    }
+                }
+            }
+            writers.into_iter().map(|writer| writer.close()).collect()
+        };
+        encode().map_err(cannot_write)
+    }
+}
+
+impl ParquetFile {
+    pub(super) fn append(&mut self, row_group: RowGroup) -> Result<()> {
+        let append = || -> Result<(), ParquetError> {
+            let mut writer = self.writer.next_row_group()?;
+            for chunk in row_group {
+                chunk.append_to_row_group(&mut writer)?;
+            }
+            writer.close()?;
+            Ok(())
+        };
+        append().map_err(cannot_write)
+    }
+
+    pub(super) fn finish(&mut self) -> Result<FileEnd> {
+        let metadata = self.writer.finish().map_err(cannot_write)?;
+        let num_rows = u64::try_from(metadata.file_metadata().num_rows()).unwrap_or(0);
+        Ok(FileEnd { num_rows })
+    }
+
+    pub(super) fn cutter(&mut self) -> &mut PartCutter {
+        self.writer.inner_mut()
+    }
+}
+
+fn cannot_write(error: ParquetError) -> Error {
+    Error::data(format!("the rows can't be written as Parquet: {error}")).with_source(error)
+}

@@ -1,0 +1,93 @@
+//! What a run has done so far, readable from outside while it works.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::budget::ByteBudget;
+
+/// Counters and gauges of one attempt: liveness and progress, never correctness. The counters only grow.
+#[derive(Debug, Default)]
+pub struct Progress {
+    rows_read: AtomicU64,
+    source_bytes: AtomicU64,
+    rows_written: AtomicU64,
+    bytes_written: AtomicU64,
+    parts_written: AtomicU64,
+    retries: AtomicU64,
+    queued_blocks: AtomicU64,
+    budget: OnceLock<ByteBudget>,
+}
+
+/// One look at [`Progress`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct ProgressSnapshot {
+    /// Rows decoded from the source.
+    pub rows_read: u64,
+    /// Bytes received from the source.
+    pub source_bytes: u64,
+    /// Rows whose bytes the destination has acknowledged, as far as whole parts tell.
+    pub rows_written: u64,
+    /// Bytes that the destination has acknowledged.
+    pub bytes_written: u64,
+    /// Parts that the destination has acknowledged.
+    pub parts_written: u64,
+    /// Requests to the destination that were tried again.
+    pub retries: u64,
+    /// Blocks in the queue now.
+    #[serde(default)]
+    pub queued_blocks: u64,
+    /// Bytes of the source held now, in the reader, the queue and the consumers' hands.
+    #[serde(default)]
+    pub held_bytes: u64,
+}
+
+impl Progress {
+    /// Counters at zero.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn snapshot(&self) -> ProgressSnapshot {
+        ProgressSnapshot {
+            rows_read: self.rows_read.load(Ordering::Relaxed),
+            source_bytes: self.source_bytes.load(Ordering::Relaxed),
+            rows_written: self.rows_written.load(Ordering::Relaxed),
+            bytes_written: self.bytes_written.load(Ordering::Relaxed),
+            parts_written: self.parts_written.load(Ordering::Relaxed),
+            retries: self.retries.load(Ordering::Relaxed),
+            queued_blocks: self.queued_blocks.load(Ordering::Relaxed),
+            held_bytes: self.budget.get().map_or(0, ByteBudget::held),
+        }
+    }
+
+    pub(crate) fn add_read(&self, rows: u64, bytes: u64) {
+        self.rows_read.fetch_add(rows, Ordering::Relaxed);
+        self.source_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_part(&self, rows: u64, bytes: u64) {
+        self.rows_written.fetch_add(rows, Ordering::Relaxed);
+        self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
+        self.parts_written.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one request that is tried again.
+    pub(crate) fn add_retry(&self) {
+        self.retries.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn watch_budget(&self, budget: &ByteBudget) {
+        self.budget.get_or_init(|| budget.clone());
+    }
+
+    pub(crate) fn block_queued(&self) {
+        self.queued_blocks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn block_taken(&self) {
+        self.queued_blocks.fetch_sub(1, Ordering::Relaxed);
+    }
+}

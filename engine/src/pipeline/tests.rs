@@ -1,0 +1,342 @@
+//! The pipeline as a whole, over a source and a sink in memory.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use arrow_array::{Array, ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow_schema::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use proptest::prelude::*;
+
+use super::*;
+use crate::config::export::InvalidUtf8;
+use crate::config::output::{JsonLinesCodec, Output};
+use crate::error::ErrorKind;
+use crate::run::Unfenced;
+use crate::sink::object::{PartNumber, UploadedPart};
+use crate::stop::Stop;
+
+/// A store that answers late and out of order, from a seed, and may fail one part.
+#[derive(Debug, Default)]
+struct SlowSink {
+    seed: u64,
+    fail_part: Option<u32>,
+    parts: Mutex<BTreeMap<u32, Bytes>>,
+    object: Mutex<Option<Vec<u8>>>,
+    aborted: AtomicU64,
+}
+
+impl SlowSink {
+    async fn delay(&self, salt: u64) {
+        let mixed = (self.seed ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        if self.seed != 0 {
+            tokio::time::sleep(Duration::from_micros(mixed * 20)).await;
+        }
+    }
+}
+
+impl ObjectSink for SlowSink {
+    fn put(&self, body: Bytes) -> BoxFuture<'_, Result<StoredObject>> {
+        Box::pin(async move {
+            assert!(self.parts.lock().expect("sound").is_empty(), "put after parts");
+            *self.object.lock().expect("sound") = Some(body.to_vec());
+            Ok(StoredObject { etag: None })
+        })
+    }
+
+    fn upload_part(&self, number: PartNumber, body: Bytes) -> BoxFuture<'_, Result<UploadedPart>> {
+        Box::pin(async move {
+            self.delay(u64::from(number.get())).await;
+            if self.fail_part == Some(number.get()) {
+                return Err(Error::new(ErrorKind::DestinationUnavailable, "slow down"));
+            }
+            let before = self.parts.lock().expect("sound").insert(number.get(), body);
+            assert!(before.is_none(), "part {number} was uploaded twice");
+            Ok(UploadedPart { number, etag: format!("etag-{number}") })
+        })
+    }
+
+    fn complete(&self, parts: Vec<UploadedPart>) -> BoxFuture<'_, Result<StoredObject>> {
+        Box::pin(async move {
+            let held = self.parts.lock().expect("sound");
+            assert!(parts.iter().map(|part| part.number.get()).eq(1..=held.len() as u32), "not 1..n: {parts:?}");
+            let sizes = held.values().map(Bytes::len).collect::<Vec<_>>();
+            assert!(sizes[..sizes.len() - 1].iter().all(|size| *size == sizes[0]), "parts of several sizes: {sizes:?}");
+            assert!(sizes[sizes.len() - 1] <= sizes[0]);
+            *self.object.lock().expect("sound") = Some(held.values().flat_map(|part| part.to_vec()).collect());
+            Ok(StoredObject { etag: None })
+        })
+    }
+
+    fn abort(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.aborted.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        })
+    }
+}
+
+/// Batches from memory, with an error at the end if there is one.
+struct Batches {
+    batches: std::vec::IntoIter<RecordBatch>,
+    fails_with: Option<Error>,
+}
+
+impl BatchSource for Batches {
+    async fn next_size(&mut self) -> Result<Option<usize>> {
+        tokio::task::yield_now().await;
+        match self.batches.as_slice().first() {
+            Some(batch) => Ok(Some(batch.num_rows() * 64)),
+            None => self.fails_with.take().map_or(Ok(None), Err),
+        }
+    }
+
+    async fn next_batch(&mut self) -> Result<RecordBatch> {
+        self.batches.next().ok_or_else(|| Error::internal("no more batches"))
+    }
+}
+
+fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("text", DataType::Utf8, true),
+        Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), false),
+        Field::new("properties", DataType::Utf8, false),
+    ]))
+}
+
+/// Rows as the server sends them: text as bytes.
+fn batch(first: i64, texts: &[Option<String>]) -> RecordBatch {
+    let ids = first..first + texts.len() as i64;
+    let columns: [(&str, ArrayRef, bool); 4] = [
+        ("id", Arc::new(Int64Array::from_iter_values(ids.clone())), false),
+        (
+            "text",
+            Arc::new(BinaryArray::from_iter(texts.iter().map(|text| text.as_ref().map(|text| text.as_bytes())))),
+            true,
+        ),
+        ("at", Arc::new(TimestampMicrosecondArray::from_iter_values(ids.clone()).with_timezone("UTC")), false),
+        (
+            "properties",
+            Arc::new(BinaryArray::from_iter_values(ids.map(|id| format!("{{\"id\": {id},\n \"half\": \"\\ud83d\"}}")))),
+            false,
+        ),
+    ];
+    RecordBatch::try_from_iter_with_nullable(columns).expect("a batch")
+}
+
+fn batches(texts: &[Option<String>], batch_rows: usize) -> Batches {
+    let batches = texts.chunks(batch_rows).scan(0, |first, chunk| {
+        let batch = batch(*first, chunk);
+        *first += chunk.len() as i64;
+        Some(batch)
+    });
+    Batches { batches: batches.collect::<Vec<_>>().into_iter(), fails_with: None }
+}
+
+struct Setup {
+    output: Output,
+    consumers: u32,
+    part_bytes: u64,
+    block_bytes: u64,
+    sink: Arc<SlowSink>,
+    stop: Stop,
+}
+
+impl Setup {
+    fn new(output: Output, sink: SlowSink) -> Self {
+        Self { output, consumers: 3, part_bytes: 700, block_bytes: 900, sink: Arc::new(sink), stop: Stop::new() }
+    }
+
+    async fn run(&self, source: Batches) -> Result<PipelineReport> {
+        let pipeline = Pipeline {
+            layout: FileLayout {
+                output: self.output,
+                schema: schema(),
+                json_columns: vec!["properties".to_owned()],
+                invalid_utf8: InvalidUtf8::Replace,
+            },
+            limits: PipelineLimits {
+                memory_bytes: 1 << 30,
+                consumers: self.consumers,
+                block_rows: 40,
+                block_bytes: self.block_bytes,
+                source_bytes: 16 << 10,
+                part_bytes: self.part_bytes,
+                uploads_in_flight: 2,
+            },
+            write_empty: true,
+            sink: Arc::<SlowSink>::clone(&self.sink),
+            cpu: CpuPool::new(2).expect("threads"),
+            budget: ByteBudget::new(16 << 10),
+            context: RunContext { stop: self.stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced) },
+        };
+        let report = tokio::time::timeout(Duration::from_secs(60), pipeline.run(source)).await.expect("no deadlock");
+        // After a failure, a block may still be in an encoder's hands for a moment.
+        for _ in 0..500 {
+            if pipeline.budget.held() == 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(pipeline.budget.held(), 0, "budget leaked");
+        if let Ok(report) = &report {
+            assert_eq!(pipeline.context.progress.snapshot().rows_written, report.num_rows);
+        }
+        report
+    }
+
+    fn object(&self) -> Option<Vec<u8>> {
+        self.sink.object.lock().expect("sound").clone()
+    }
+}
+
+fn in_runtime<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+        .block_on(future)
+}
+
+/// The lines that a JSONLines object must hold, written independently of the encoder.
+fn expected_lines(texts: &[Option<String>]) -> String {
+    let line = |(id, text): (usize, &Option<String>)| {
+        let text = serde_json::to_string(text).expect("JSON");
+        format!(
+            "{{\"id\":{id},\"text\":{text},\"at\":\"1970-01-01T00:00:00.{id:06}Z\",\"properties\":{{\"id\": {id},  \"half\": \"\\ufffd\"}}}}\n"
+        )
+    };
+    texts.iter().enumerate().map(line).collect()
+}
+
+/// Reads an object as a reader would that stops after the first member, frame or stream, and says what it left over.
+fn decompress(codec: JsonLinesCodec, object: &[u8]) -> (Vec<u8>, usize) {
+    let mut rest = object;
+    let mut text = Vec::new();
+    match codec {
+        JsonLinesCodec::Uncompressed => text = std::mem::take(&mut rest).to_vec(),
+        JsonLinesCodec::Gzip => {
+            flate2::bufread::GzDecoder::new(&mut rest).read_to_end(&mut text).expect("one member");
+        }
+        JsonLinesCodec::Zstd => {
+            zstd::stream::read::Decoder::with_buffer(&mut rest)
+                .expect("zstd")
+                .single_frame()
+                .read_to_end(&mut text)
+                .expect("one frame");
+        }
+        JsonLinesCodec::Brotli => {
+            brotli::Decompressor::new(&mut rest, 4096).read_to_end(&mut text).expect("one stream");
+        }
+    }
+    (text, rest.len())
+}
+
+fn assert_holds(output: Output, object: &[u8], texts: &[Option<String>]) {
+    match output {
+        Output::JsonLines(codec) => {
+            let (text, left_over) = decompress(codec, object);
+            assert_eq!(String::from_utf8(text).expect("UTF-8"), expected_lines(texts), "{output}");
+            assert_eq!(left_over, 0, "{output} has bytes after its first member");
+        }
+        Output::Parquet(_) => {
+            let reader = ParquetRecordBatchReaderBuilder::try_new(Bytes::copy_from_slice(object)).expect("Parquet");
+            assert_eq!(reader.schema().fields(), schema().fields());
+            let mut read = Vec::new();
+            for batch in reader.build().expect("a reader") {
+                let batch = batch.expect("a batch");
+                let column = batch.column(1).as_any().downcast_ref::<StringArray>().expect("text").clone();
+                read.extend(column.iter().map(|text| text.map(str::to_owned)).collect::<Vec<_>>());
+            }
+            assert_eq!(read, texts, "{output}");
+        }
+    }
+}
+
+fn texts() -> impl Strategy<Value = Vec<Option<String>>> {
+    let text = prop_oneof![4 => "[a-z\"\\\\é\n]{0,30}".prop_map(Some), 1 => Just(None)];
+    proptest::collection::vec(text, 0..300)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn the_objects_bytes_are_those_of_one_consumer_in_order(
+        texts in texts(),
+        batch_rows in 1_usize..120,
+        consumers in 1_u32..=8,
+        part_bytes in 64_u64..2_000,
+        block_bytes in 200_u64..4_000,
+        seed in 1_u64..,
+    ) {
+        for output in Output::ALL {
+            let mut sequential = Setup::new(output, SlowSink::default());
+            (sequential.consumers, sequential.part_bytes, sequential.block_bytes) = (1, part_bytes, block_bytes);
+            let mut parallel = Setup::new(output, SlowSink { seed, ..SlowSink::default() });
+            (parallel.consumers, parallel.part_bytes, parallel.block_bytes) = (consumers, part_bytes, block_bytes);
+            let (one, many) = in_runtime(async {
+                (sequential.run(batches(&texts, 250)).await, parallel.run(batches(&texts, batch_rows)).await)
+            });
+            prop_assert_eq!(one.expect("succeeds").num_rows, texts.len() as u64);
+            prop_assert_eq!(many.expect("succeeds").num_rows, texts.len() as u64);
+            let object = parallel.object().expect("published");
+            prop_assert!(sequential.object().expect("published") == object, "{} differs", output);
+            assert_holds(output, &object, &texts);
+        }
+    }
+}
+
+fn some_texts() -> Vec<Option<String>> {
+    (0..400).map(|number| Some(format!("row {number}"))).collect()
+}
+
+#[test]
+fn one_failed_part_fails_the_file_and_aborts_it() {
+    for fail_part in [1, 3, 9] {
+        let setup = Setup::new(
+            Output::JsonLines(JsonLinesCodec::Uncompressed),
+            SlowSink { seed: 7, fail_part: Some(fail_part), ..SlowSink::default() },
+        );
+        let error = in_runtime(setup.run(batches(&some_texts(), 33))).expect_err("a part failed");
+        assert_eq!(error.kind(), ErrorKind::DestinationUnavailable);
+        assert!(error.message().contains(&format!("upload part {fail_part}")), "{error}");
+        assert_eq!(setup.object(), None, "published with part {fail_part} missing");
+        assert_eq!(setup.sink.aborted.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn a_source_that_breaks_off_publishes_nothing() {
+    let setup = Setup::new(Output::JsonLines(JsonLinesCodec::Gzip), SlowSink::default());
+    let mut source = batches(&some_texts(), 50);
+    source.fails_with = Some(Error::new(ErrorKind::SourceUnavailable, "the stream ended early"));
+    let error = in_runtime(setup.run(source)).expect_err("cut");
+    assert_eq!(error.kind(), ErrorKind::SourceUnavailable);
+    assert_eq!(setup.object(), None);
+    assert_eq!(setup.sink.aborted.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn an_order_to_stop_is_obeyed_before_publishing() {
+    let setup = Setup::new(Output::JsonLines(JsonLinesCodec::Zstd), SlowSink::default());
+    setup.stop.shut_down();
+    let error = in_runtime(setup.run(batches(&some_texts(), 50))).expect_err("stopped");
+    assert_eq!(error.kind(), ErrorKind::Shutdown);
+    assert_eq!(setup.object(), None);
+}
+
+#[test]
+fn a_message_larger_than_the_budget_is_refused_with_the_knob() {
+    let setup = Setup::new(Output::JsonLines(JsonLinesCodec::Uncompressed), SlowSink::default());
+    let error = in_runtime(setup.run(batches(&some_texts(), 400))).expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::Data);
+    assert!(error.message().contains("max_block_size"), "{error}");
+}

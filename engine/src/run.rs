@@ -1,0 +1,224 @@
+//! One run of one export: from a query to a visible object, or to nothing.
+
+use std::fmt;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use crate::config::export::{ExportConfig, KeyLayout};
+use crate::encode::FileLayout;
+use crate::error::Result;
+use crate::interval::Interval;
+use crate::pipeline::Pipeline;
+use crate::pipeline::budget::ByteBudget;
+use crate::pipeline::cpu::CpuPool;
+use crate::pipeline::progress::Progress;
+use crate::sink::client::S3Client;
+use crate::sink::existing::find_existing;
+use crate::sink::key::object_key;
+use crate::sink::metadata::Ownership;
+use crate::sink::s3_object::{ObjectSpec, S3Object};
+use crate::source::control;
+use crate::source::stream::PlannedQuery;
+use crate::source::transport::Transport;
+use crate::stop::Stop;
+
+/// Which run this is, and which try of it.
+#[derive(Debug, Clone)]
+pub struct RunIdentity {
+    /// The run's id, unique over all exports; part of query ids and of the object's metadata.
+    pub run_id: String,
+    /// The attempt's number, from 1.
+    pub attempt: u32,
+    /// The window.
+    pub interval: Interval,
+}
+
+/// The right to publish, asked for once more right before an object becomes visible.
+pub trait Fence: Send + Sync + fmt::Debug {
+    /// Answers whether this attempt may still publish.
+    ///
+    /// # Errors
+    /// Any error means that it may not.
+    fn confirm(&self) -> BoxFuture<'_, Result<()>>;
+}
+
+/// The fence of a run that has no rival: one without Temporal.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Unfenced;
+
+impl Fence for Unfenced {
+    fn confirm(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// What surrounds a run.
+#[derive(Debug, Clone)]
+pub struct RunContext {
+    /// The order to stop.
+    pub stop: Stop,
+    /// The run's counters.
+    pub progress: Arc<Progress>,
+    /// The right to publish.
+    pub fence: Arc<dyn Fence>,
+}
+
+/// What a run has published.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct RunReport {
+    /// Rows read, encoded and written: the same number, or the run would have failed.
+    pub rows: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// The objects that are visible now; none for a run without rows, unless empty objects were asked for.
+    pub files: Vec<FileReport>,
+    /// Values whose text wasn't UTF-8 and was repaired.
+    pub repaired_values: u64,
+}
+
+/// One visible object.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FileReport {
+    /// The bucket.
+    pub bucket: String,
+    /// The key.
+    pub key: String,
+    /// Rows in it.
+    pub rows: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Parts it was uploaded in; 0 for a single request.
+    pub parts: u32,
+    /// The store's name for its content.
+    pub etag: Option<String>,
+}
+
+/// The engine: what runs of one process share.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    cpu: CpuPool,
+}
+
+impl Engine {
+    /// An engine that encodes on as many threads as there are CPUs.
+    ///
+    /// # Errors
+    /// `Internal` when the threads can't be started.
+    pub fn new() -> Result<Self> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self { cpu: CpuPool::new(threads)? })
+    }
+
+    /// Runs one attempt to its end.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the query running and the upload open; stop the run through its context instead.
+    ///
+    /// # Errors
+    /// Whatever ended the attempt; nothing of it is visible then and, as far as the services answer, nothing is left.
+    #[tracing::instrument(name = "export.run", skip_all, fields(export = export.id, run_id = identity.run_id, attempt = identity.attempt))]
+    pub async fn run(&self, export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<RunReport> {
+        let transport = Transport::new(&export.source.connection)?;
+        let prepared = unless_stopped(&context.stop, prepare(&transport, export, identity, context)).await?;
+        let query_id = query_id(&identity.run_id, identity.attempt);
+        let result = self.copy(&transport, export, prepared, &query_id, context).await;
+        if result.is_err()
+            && let Err(error) = control::kill(&transport, &query_id).await
+        {
+            tracing::warn!(error = ?error, query_id, "the query could not be killed; it may still run");
+        }
+        result
+    }
+
+    async fn copy(
+        &self,
+        transport: &Transport,
+        export: &ExportConfig,
+        prepared: Prepared,
+        query_id: &str,
+        context: &RunContext,
+    ) -> Result<RunReport> {
+        let Prepared { mut query, object, spec } = prepared;
+        let reader = unless_stopped(&context.stop, query.open(transport, query_id)).await?;
+        let pipeline = Pipeline {
+            layout: FileLayout {
+                output: export.output,
+                schema: Arc::clone(query.plan.schema()),
+                json_columns: query.json_columns,
+                invalid_utf8: export.source.invalid_utf8,
+            },
+            limits: export.limits,
+            write_empty: export.destination.write_empty,
+            sink: Arc::new(object),
+            cpu: self.cpu.clone(),
+            budget: ByteBudget::new(export.limits.source_bytes),
+            context: context.clone(),
+        };
+        let report = pipeline.run(reader).await?;
+        let file = report.object.map(|object| FileReport {
+            bucket: spec.bucket.clone(),
+            key: spec.key.clone(),
+            rows: report.num_rows,
+            bytes: object.num_bytes,
+            parts: object.num_parts,
+            etag: object.stored.etag,
+        });
+        Ok(RunReport {
+            rows: report.num_rows,
+            bytes: file.as_ref().map_or(0, |file| file.bytes),
+            files: file.into_iter().collect(),
+            repaired_values: report.repaired_values,
+        })
+    }
+}
+
+/// What is known before the first row is read.
+struct Prepared {
+    query: PlannedQuery,
+    object: S3Object,
+    spec: ObjectSpec,
+}
+
+/// Plans the query and the object. Nothing is written yet.
+async fn prepare(
+    transport: &Transport,
+    export: &ExportConfig,
+    identity: &RunIdentity,
+    context: &RunContext,
+) -> Result<Prepared> {
+    if identity.attempt > 1 {
+        let previous = query_id(&identity.run_id, identity.attempt - 1);
+        if let Err(error) = control::kill(transport, &previous).await {
+            tracing::warn!(error = ?error, query_id = previous, "the previous attempt's query could not be killed");
+        }
+    }
+    let query_id = query_id(&identity.run_id, identity.attempt);
+    let query = PlannedQuery::prepare(transport, &export.source, &identity.interval, &query_id).await?;
+    let destination = &export.destination;
+    let client = S3Client::connect(&destination.connection).await?;
+    let table = export.source.model.table_name();
+    let key =
+        object_key(&destination.prefix, destination.key_layout, &export.id, table, &identity.interval, export.output)?;
+    let owner = Ownership::new(&export.id, identity);
+    let spec = ObjectSpec::new(destination, key, export.output, owner.clone());
+    if destination.key_layout == KeyLayout::Reference {
+        let found = find_existing(&client, &spec.bucket, &spec.key, &context.stop, &context.progress).await?;
+        found.require_replaceable(&owner, &spec.uri())?;
+    }
+    let object = S3Object::new(client, spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
+    Ok(Prepared { query, object, spec })
+}
+
+/// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.
+fn query_id(run_id: &str, attempt: u32) -> String {
+    format!("batch-export-{run_id}-{attempt}")
+}
+
+async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::select! {
+        biased;
+        error = stop.stopped() => Err(error),
+        result = work => result,
+    }
+}

@@ -1,0 +1,101 @@
+//! What lies under a key already.
+//!
+//! Owns the one look at the store that tells. Does not own what follows from it: with the reference system's keys two
+//! exports may share one, and then the run must not replace the other's object.
+
+use super::classify::{Failure, is_denied};
+use super::client::{S3Client, SMALL_REQUEST_TIMEOUT};
+use super::key::uri;
+use super::metadata::Ownership;
+use super::retry::{RetryPolicy, Tries};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::progress::Progress;
+use crate::stop::Stop;
+
+/// What lies under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Existing {
+    /// Nothing.
+    Nothing,
+    /// An object.
+    Object(ExistingObject),
+    /// The credentials may write it but not look at it, which is fine.
+    Unreadable,
+}
+
+/// An object that lies under a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExistingObject {
+    /// The store's name for its content, for an `If-Match`.
+    pub etag: Option<String>,
+    /// Its size. Unit: bytes.
+    pub bytes: u64,
+    /// The id of the export that wrote it, escaped; `None` for an object that isn't ours.
+    pub export_id: Option<String>,
+}
+
+/// Looks at what lies under a key, by one HEAD.
+///
+/// # Errors
+/// What the table says, but a missing or unreadable object is none.
+///
+/// # Cancel safety
+/// May be dropped; it changes nothing.
+pub async fn find_existing(
+    client: &S3Client,
+    bucket: &str,
+    key: &str,
+    stop: &Stop,
+    progress: &Progress,
+) -> Result<Existing> {
+    let tries = Tries { policy: RetryPolicy::RUN, stop, progress, grace: std::time::Duration::ZERO };
+    let outcome = tries.run(|| head(client, bucket, key)).await;
+    match outcome {
+        Ok(head) => Ok(Existing::Object(ExistingObject {
+            etag: head.etag,
+            bytes: head.bytes,
+            export_id: Ownership::export_id_in(&head.metadata).cloned(),
+        })),
+        Err(failure) if failure.error.kind() == ErrorKind::NotFound => Ok(Existing::Nothing),
+        Err(failure) if is_denied(&failure.error) => Ok(Existing::Unreadable),
+        Err(failure) => Err(failure.error.context(format!("look at {}", uri(bucket, key)))),
+    }
+}
+
+impl Existing {
+    /// Refuses to replace what another export, or somebody else, wrote.
+    ///
+    /// # Errors
+    /// `Config`, with the other export's id.
+    pub fn require_replaceable(&self, owner: &Ownership, uri: &str) -> Result<()> {
+        let Self::Object(object) = self else { return Ok(()) };
+        match &object.export_id {
+            Some(id) if owner.is_export(id) => Ok(()),
+            Some(id) => Err(Error::config(format!(
+                "{uri} belongs to the export {id}; give each export its own prefix, or use the default key layout"
+            ))),
+            None => Err(Error::config(format!(
+                "{uri} exists and was not written by batch-export; remove it, or give the export a prefix of its own"
+            ))),
+        }
+    }
+}
+
+/// The answer to a HEAD, as far as we use it.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) etag: Option<String>,
+    pub(super) bytes: u64,
+    pub(super) metadata: std::collections::HashMap<String, String>,
+}
+
+/// One try of a HEAD.
+pub(super) async fn head(client: &S3Client, bucket: &str, key: &str) -> Result<Head, Failure> {
+    let request = client.sdk().head_object().bucket(bucket).key(key).send();
+    let reply = client.send(bucket, key, SMALL_REQUEST_TIMEOUT, request).await?;
+    Ok(Head {
+        etag: reply.e_tag,
+        bytes: reply.content_length.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
+        metadata: reply.metadata.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,206 @@
+//! What ClickHouse says when a query fails, before or within the response's body.
+//!
+//! Owns finding the exception and its kind. Does not look at data that arrived well-framed: a value that contains the
+//! same words is only data.
+
+use crate::error::{Error, ErrorKind};
+
+/// How the tagged form begins and ends.
+///
+/// Source: <https://clickhouse.com/docs/interfaces/http#http_response_codes_caveats>, since ClickHouse 25.11.
+const MARKER: &str = "__exception__";
+
+/// How the bare form begins, after the code.
+const BARE: &str = ". DB::Exception: ";
+
+/// An exception as the server worded it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct ServerException {
+    /// ClickHouse's number for it.
+    pub code: u32,
+    /// The whole text, beginning with `Code: `.
+    pub text: String,
+}
+
+impl ServerException {
+    /// Reads the text of an exception: the body of a response with an error status.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let start = text.find("Code: ")?;
+        let text = text[start..].trim();
+        let digits = text["Code: ".len()..].split(|c: char| !c.is_ascii_digit()).next()?;
+        let rest = text["Code: ".len() + digits.len()..].strip_prefix(BARE)?;
+        if rest.is_empty() {
+            return None;
+        }
+        Some(Self { code: digits.parse().ok()?, text: text.to_owned() })
+    }
+
+    /// Looks for an exception at the end of a body that broke off: the framed form if the response announced a tag,
+    /// else the bare form. Call it only when the framing failed.
+    #[must_use]
+    pub fn find_in_tail(tail: &[u8], tag: Option<&str>) -> Option<Self> {
+        let text = String::from_utf8_lossy(tail);
+        if let Some(tag) = tag {
+            let open = format!("{MARKER}\r\n{tag}\r\n");
+            if let Some(start) = text.rfind(&open) {
+                let framed = &text[start + open.len()..];
+                let end = framed.find(MARKER).map_or(framed.len(), |end| end_of_message(&framed[..end], tag));
+                return Self::parse(&framed[..end]);
+            }
+        }
+        let start = text.rmatch_indices("Code: ").map(|(start, _)| start).find(|start| {
+            let rest = text[start + "Code: ".len()..].trim_start_matches(|c: char| c.is_ascii_digit());
+            rest.starts_with(BARE)
+        })?;
+        Self::parse(&text[start..])
+    }
+
+    /// The exception behind an error, if there is one.
+    #[must_use]
+    pub fn behind(error: &Error) -> Option<&Self> {
+        std::error::Error::source(error)?.downcast_ref()
+    }
+
+    /// The setting that the server doesn't know, when that is the exception.
+    #[must_use]
+    pub fn unknown_setting(&self) -> Option<&str> {
+        const UNKNOWN_SETTING: u32 = 115;
+        let (_, rest) = (self.code == UNKNOWN_SETTING).then(|| self.text.split_once("etting "))??;
+        rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).find(|word| !word.is_empty())
+    }
+
+    /// The engine's error for it; `doing` is what the query was for.
+    #[must_use]
+    pub fn into_error(self, doing: &str) -> Error {
+        let kind = kind_of_code(self.code);
+        let hint = hint_of_code(self.code).map(|hint| format!("; {hint}")).unwrap_or_default();
+        Error::new(kind, format!("{doing}: ClickHouse answered {}{hint}", self.summary())).with_source(self)
+    }
+
+    /// The text without stack trace and version.
+    fn summary(&self) -> String {
+        let text = self.text.split("\nStack trace").next().unwrap_or(&self.text);
+        let text = text.split(" (version ").next().unwrap_or(text).trim();
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        match text.char_indices().nth(1_000) {
+            Some((end, _)) => format!("{}…", &text[..end]),
+            None => text,
+        }
+    }
+}
+
+/// The tagged form closes with `<length> <tag>\r\n` before the second marker.
+fn end_of_message(framed: &str, tag: &str) -> usize {
+    framed.rfind(&format!(" {tag}\r\n")).map_or(framed.len(), |close| {
+        framed[..close].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches(['\r', '\n']).len()
+    })
+}
+
+/// ClickHouse's error codes that we know, by what the reader has to do.
+///
+/// Source: `src/Common/ErrorCodes.cpp` of ClickHouse; the names stand in the same order.
+const KINDS: &[(ErrorKind, &[u32])] = &[
+    // AUTHENTICATION_FAILED, REQUIRED_PASSWORD, WRONG_PASSWORD, UNKNOWN_USER, IP_ADDRESS_NOT_ALLOWED, ACCESS_DENIED
+    (ErrorKind::Auth, &[516, 194, 193, 192, 195, 497]),
+    // UNKNOWN_TABLE, UNKNOWN_DATABASE, UNKNOWN_IDENTIFIER, NO_SUCH_COLUMN_IN_TABLE, NOT_FOUND_COLUMN_IN_BLOCK,
+    // THERE_IS_NO_COLUMN
+    (ErrorKind::NotFound, &[60, 81, 47, 16, 10, 8]),
+    // SYNTAX_ERROR, UNKNOWN_FUNCTION, UNKNOWN_AGGREGATE_FUNCTION, NUMBER_OF_ARGUMENTS_DOESNT_MATCH,
+    // ILLEGAL_TYPE_OF_ARGUMENT, TYPE_MISMATCH, UNKNOWN_SETTING, READONLY, BAD_ARGUMENTS, NOT_AN_AGGREGATE,
+    // ILLEGAL_COLUMN, UNKNOWN_TYPE, UNKNOWN_QUERY_PARAMETER, BAD_QUERY_PARAMETER, UNSUPPORTED_METHOD,
+    // NOT_IMPLEMENTED, AMBIGUOUS_IDENTIFIER, NO_COMMON_TYPE
+    (ErrorKind::Config, &[62, 46, 63, 42, 43, 53, 115, 164, 36, 215, 44, 50, 456, 457, 1, 48, 207, 386]),
+    // FUNCTION_THROW_IF_VALUE_IS_NON_ZERO, CANNOT_PARSE_*, DECIMAL_OVERFLOW, VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
+    // CANNOT_CONVERT_TYPE, CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN, TOO_MANY_ROWS, TOO_MANY_BYTES,
+    // TOO_MANY_ROWS_OR_BYTES, UNKNOWN_ELEMENT_OF_ENUM
+    (ErrorKind::Data, &[395, 6, 27, 38, 41, 72, 407, 321, 70, 349, 158, 307, 396, 691]),
+    // TIMEOUT_EXCEEDED, SOCKET_TIMEOUT, NETWORK_ERROR, MEMORY_LIMIT_EXCEEDED, TOO_MANY_SIMULTANEOUS_QUERIES,
+    // QUERY_WAS_CANCELLED, ALL_CONNECTION_TRIES_FAILED, ALL_REPLICAS_ARE_STALE, ATTEMPT_TO_READ_AFTER_EOF,
+    // CANNOT_READ_ALL_DATA, DNS_ERROR, KEEPER_EXCEPTION, TABLE_IS_READ_ONLY, QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
+    // ABORTED, S3_ERROR, POCO_EXCEPTION
+    (
+        ErrorKind::SourceUnavailable,
+        &[159, 209, 210, 241, 202, 394, 279, 369, 32, 33, 198, 999, 242, 216, 236, 499, 1000],
+    ),
+];
+
+/// What the reader has to do about an exception's code. Codes that we don't know are `Internal`: retried, up to a cap.
+#[must_use]
+pub fn kind_of_code(code: u32) -> ErrorKind {
+    KINDS.iter().find(|(_, codes)| codes.contains(&code)).map_or(ErrorKind::Internal, |(kind, _)| *kind)
+}
+
+fn hint_of_code(code: u32) -> Option<&'static str> {
+    match code {
+        516 | 192 | 193 | 194 => Some("check the connection's user and password"),
+        497 => Some("grant the user SELECT on what the query reads"),
+        164 => Some("the user's profile needs readonly = 2 or 0, so that settings can be sent"),
+        60 | 81 => Some("check the name and the connection's database"),
+        16 | 47 => Some("check the column's name"),
+        115 => Some("check the setting's name in source.settings"),
+        241 => Some("give the query more memory (max_memory_usage), or let it spill (max_bytes_before_external_sort)"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAG: &str = "abcdefghijklmnop";
+    const TEXT: &str = "Code: 395. DB::Exception: Value passed to 'throwIf' function is non-zero. (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO) (version 26.9.1)";
+
+    #[test]
+    fn finds_the_tagged_form_at_the_end() {
+        let tail = format!("data\x00\r\n{MARKER}\r\n{TAG}\r\n{TEXT}\n{} {TAG}\r\n{MARKER}\r\n", TEXT.len());
+        let found = ServerException::find_in_tail(tail.as_bytes(), Some(TAG)).expect("an exception");
+        assert_eq!(found.code, 395);
+        assert_eq!(found.text, TEXT);
+    }
+
+    #[test]
+    fn finds_the_bare_form_and_the_last_one_wins() {
+        let tail = format!("Code: 1. DB::Exception: only data\0more{TEXT}\n");
+        let found = ServerException::find_in_tail(tail.as_bytes(), None).expect("an exception");
+        assert_eq!(found.code, 395);
+    }
+
+    #[test]
+    fn words_alone_are_not_an_exception() {
+        assert_eq!(ServerException::find_in_tail(b"Code: red. Nothing to see", None), None);
+        assert_eq!(ServerException::find_in_tail(b"__exception__", Some(TAG)), None);
+        assert_eq!(ServerException::parse("Code: 62. DB::Exception: "), None);
+    }
+
+    #[test]
+    fn the_error_has_the_servers_words_without_the_version() {
+        let error = ServerException::parse(TEXT).expect("parses").into_error("run the export's query");
+        assert_eq!(error.kind(), ErrorKind::Data);
+        assert!(error.message().contains("throwIf"), "{error}");
+        assert!(!error.message().contains("version"), "{error}");
+    }
+
+    #[test]
+    fn names_the_unknown_setting_in_either_wording() {
+        for wording in [
+            "Unknown setting 'output_x': use the",
+            "Setting output_x is neither a builtin setting nor",
+            "Unknown setting output_x.",
+        ] {
+            let exception = ServerException::parse(&format!("Code: 115. DB::Exception: {wording}")).expect("parses");
+            assert_eq!(exception.unknown_setting(), Some("output_x"));
+        }
+        assert_eq!(ServerException::parse(TEXT).expect("parses").unknown_setting(), None);
+    }
+
+    #[test]
+    fn codes_stand_in_one_row_only() {
+        let mut seen = std::collections::BTreeSet::new();
+        for code in KINDS.iter().flat_map(|(_, codes)| *codes) {
+            assert!(seen.insert(code), "{code} stands twice");
+        }
+        assert_eq!(kind_of_code(4_000), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,19 @@
+//! The source: ClickHouse queries and the Arrow stream they answer with.
+
+pub mod events;
+pub mod query;
+pub mod settings;
+pub mod template;
+pub mod type_plan;
+
+mod clickhouse_type;
+mod lexer;
+mod names;
+
+mod body;
+pub mod conform;
+pub mod control;
+pub mod exception;
+pub mod reader;
+pub mod stream;
+pub mod transport;

@@ -1,0 +1,154 @@
+//! The Arrow IPC stream, message by message.
+//!
+//! Owns the framing: prefix, metadata, body and end marker. The size of a message is known, and can be paid for, before
+//! its body is read; the body lands in one exact allocation that the decoded arrays share.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_buffer::{Buffer, MutableBuffer};
+use arrow_ipc::reader::RecordBatchDecoder;
+use arrow_ipc::{MessageHeader, MetadataVersion};
+use arrow_schema::{ArrowError, Schema, SchemaRef};
+
+use super::body::Body;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What every message begins with.
+///
+/// Source: <https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format>.
+const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// The largest metadata of one message that is taken for real. Unit: bytes; a thousand columns need about 100 KiB.
+const MAX_METADATA_BYTES: usize = 16 * 1024 * 1024;
+
+/// Reads record batches from a ClickHouse response in the format `ArrowStream`.
+///
+/// Call [`next_size`](Self::next_size) and [`next_batch`](Self::next_batch) in turn.
+#[derive(Debug)]
+pub struct ArrowStreamReader {
+    body: Body,
+    schema: SchemaRef,
+    pending: Option<PendingMessage>,
+    finished: bool,
+}
+
+/// A message whose metadata has been read, and whose body hasn't.
+#[derive(Debug)]
+struct PendingMessage {
+    metadata: Vec<u8>,
+    body_num_bytes: usize,
+}
+
+impl ArrowStreamReader {
+    /// Reads the schema, which every stream begins with, also one without rows.
+    ///
+    /// # Errors
+    /// `Data` when the response is no Arrow stream; the server's exception when it is one.
+    pub async fn open(mut body: Body) -> Result<Self> {
+        let Some(metadata) = read_metadata(&mut body).await? else {
+            return Err(body.drain_broken("the stream ended before its schema").await);
+        };
+        let schema = decode_schema(&metadata).map_err(|error| not_arrow("its first message is no schema", error))?;
+        Ok(Self { body, schema: Arc::new(schema), pending: None, finished: false })
+    }
+
+    /// The stream's schema as the server sent it.
+    #[must_use]
+    pub const fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Bytes received so far.
+    #[must_use]
+    pub const fn received(&self) -> u64 {
+        self.body.received()
+    }
+
+    /// The body's size of the next message, before it is read. `None` only after the end marker *and* the clean end of
+    /// the response.
+    ///
+    /// # Units
+    /// Bytes of the message's body, which is what the decoded batch will hold.
+    ///
+    /// # Errors
+    /// The server's exception; `SourceUnavailable` for a stream that broke off; `Data` for one that isn't Arrow.
+    pub async fn next_size(&mut self) -> Result<Option<usize>> {
+        if self.finished {
+            return Ok(None);
+        }
+        let Some(metadata) = read_metadata(&mut self.body).await? else {
+            self.body.expect_end().await?;
+            self.finished = true;
+            return Ok(None);
+        };
+        let body_num_bytes = body_size(&metadata)?;
+        self.pending = Some(PendingMessage { metadata, body_num_bytes });
+        Ok(Some(body_num_bytes))
+    }
+
+    /// Reads and decodes the message that [`next_size`](Self::next_size) announced.
+    ///
+    /// # Errors
+    /// As [`next_size`](Self::next_size); `Internal` without an announced message.
+    pub async fn next_batch(&mut self) -> Result<RecordBatch> {
+        let Some(PendingMessage { metadata, body_num_bytes }) = self.pending.take() else {
+            return Err(Error::internal("a batch was asked for before its size"));
+        };
+        let mut buffer = MutableBuffer::from_len_zeroed(body_num_bytes);
+        self.body.read_exact(buffer.as_slice_mut(), "a record batch").await?;
+        decode_batch(&metadata, &buffer.into(), &self.schema)
+            .map_err(|error| not_arrow("a record batch can't be decoded", error))
+    }
+}
+
+/// Reads a message's prefix and metadata; `None` for the end marker.
+async fn read_metadata(body: &mut Body) -> Result<Option<Vec<u8>>> {
+    let mut prefix = [0_u8; 8];
+    body.read_exact(&mut prefix, "a message's prefix (the end marker is missing)").await?;
+    let [a, b, c, d, length @ ..] = prefix;
+    if [a, b, c, d] != CONTINUATION {
+        return Err(body.drain_broken("a message doesn't begin like an Arrow message").await);
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length == 0 {
+        return Ok(None);
+    }
+    if length > MAX_METADATA_BYTES {
+        return Err(body.drain_broken(&format!("a message claims {length} bytes of metadata")).await);
+    }
+    let mut metadata = vec![0; length];
+    body.read_exact(&mut metadata, "a message's metadata").await?;
+    Ok(Some(metadata))
+}
+
+fn decode_schema(metadata: &[u8]) -> Result<Schema, ArrowError> {
+    let message = arrow_ipc::root_as_message(metadata).map_err(|error| ArrowError::IpcError(error.to_string()))?;
+    let schema = message.header_as_schema().ok_or_else(|| ArrowError::IpcError("not a schema message".to_owned()))?;
+    arrow_ipc::convert::try_fb_to_schema(schema)
+}
+
+/// The size of the body that follows `metadata`.
+fn body_size(metadata: &[u8]) -> Result<usize> {
+    let message = arrow_ipc::root_as_message(metadata)
+        .map_err(|error| not_arrow("a message's metadata is broken", ArrowError::IpcError(error.to_string())))?;
+    usize::try_from(message.bodyLength())
+        .map_err(|error| not_arrow("a message claims a negative size", ArrowError::IpcError(error.to_string())))
+}
+
+fn decode_batch(metadata: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {
+    let message = arrow_ipc::root_as_message(metadata).map_err(|error| ArrowError::IpcError(error.to_string()))?;
+    if message.header_type() == MessageHeader::DictionaryBatch {
+        return Err(ArrowError::IpcError("dictionaries were not asked for".to_owned()));
+    }
+    let batch =
+        message.header_as_record_batch().ok_or_else(|| ArrowError::IpcError("not a record batch".to_owned()))?;
+    let version: MetadataVersion = message.version();
+    RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &HashMap::new(), &version)?.read_record_batch()
+}
+
+fn not_arrow(how: &str, error: ArrowError) -> Error {
+    Error::new(ErrorKind::Data, format!("read the export's rows: {how}; is the URL that of a ClickHouse HTTP port?"))
+        .with_source(error)
+}

@@ -1,0 +1,194 @@
+//! HTTP to ClickHouse: one query, one response.
+//!
+//! Owns the connection, signing in, statuses and the rule that a response's end must be tellable. One transport serves
+//! the export's stream and the small control queries, so that `check` takes the very path of the run.
+
+use std::collections::BTreeMap;
+use std::error::Error as StdError;
+use std::time::Duration;
+
+use futures::StreamExt;
+use reqwest::header::{CONTENT_LENGTH, HeaderMap, TRANSFER_ENCODING};
+use reqwest::{Certificate, Client, Response, StatusCode};
+
+use super::body::Body;
+use super::exception::ServerException;
+use crate::config::connection::ClickHouseConnection;
+use crate::error::{Error, ErrorKind, Result};
+
+/// How much of an error response is read. Unit: bytes.
+const ERROR_BODY_BYTES: usize = 64 * 1024;
+
+/// What is sent with a query.
+#[derive(Debug, Clone, Default)]
+pub struct Request {
+    /// The statement, with its FORMAT.
+    pub sql: String,
+    /// The id that the server knows the query by.
+    pub query_id: String,
+    /// Typed parameters: name and value, as text.
+    pub parameters: BTreeMap<String, String>,
+    /// Settings by their own names.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// A client of one ClickHouse server. Clones share its connections.
+#[derive(Debug, Clone)]
+pub struct Transport {
+    client: Client,
+    connection: ClickHouseConnection,
+}
+
+impl Transport {
+    /// Makes a client; nothing is sent yet.
+    ///
+    /// # Errors
+    /// `Config` when the CA file can't be read or isn't PEM.
+    pub fn new(connection: &ClickHouseConnection) -> Result<Self> {
+        let mut builder = Client::builder()
+            .connect_timeout(connection.connect_timeout)
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_keepalive(Duration::from_secs(30))
+            .tcp_nodelay(true)
+            .http1_only()
+            .no_proxy();
+        if let Some(path) = &connection.ca_file {
+            let pem = std::fs::read(path).map_err(|error| {
+                Error::config(format!("the connection's ca_file {} can't be read: {error}", path.display()))
+            })?;
+            let certificates = Certificate::from_pem_bundle(&pem).map_err(|error| {
+                Error::config(format!("the connection's ca_file {} is not PEM", path.display())).with_source(error)
+            })?;
+            builder = builder.tls_certs_merge(certificates);
+        }
+        let client = builder
+            .build()
+            .map_err(|error| Error::internal("the HTTP client can't be made").with_source(error.without_url()))?;
+        Ok(Self { client, connection: connection.clone() })
+    }
+
+    /// Sends a query and waits for the head of its response.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection; the server may go on until the query is killed.
+    ///
+    /// # Errors
+    /// The server's exception; `Auth`, `SourceUnavailable` or `Config` for what kept the query from being answered.
+    pub async fn send(&self, request: &Request) -> Result<Body> {
+        let mut url = self.connection.url.clone();
+        url.query_pairs_mut()
+            .append_pair("database", &self.connection.database)
+            .append_pair("query_id", &request.query_id)
+            .extend_pairs(request.settings.iter())
+            .extend_pairs(request.parameters.iter().map(|(name, value)| (format!("param_{name}"), value)));
+        let sending = self
+            .client
+            .post(url)
+            .header("X-ClickHouse-User", &self.connection.user)
+            .header("X-ClickHouse-Key", self.connection.password.expose())
+            .body(request.sql.clone())
+            .send();
+        let response = tokio::time::timeout(self.connection.first_byte_timeout, sending)
+            .await
+            .map_err(|_elapsed| self.first_byte_missing())?
+            .map_err(|error| self.unreachable(error))?;
+        self.accept(response).await
+    }
+
+    /// Sends a control query and reads its small answer as text.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send); also for an answer that breaks off.
+    pub async fn fetch_text(&self, request: &Request) -> Result<String> {
+        const LIMIT: usize = 16 * 1024 * 1024;
+        let mut body = self.send(request).await?;
+        let text = body.read_text(LIMIT).await?;
+        if text.len() >= LIMIT {
+            return Err(Error::data("a control query's answer is larger than 16 MiB"));
+        }
+        Ok(text)
+    }
+
+    async fn accept(&self, response: Response) -> Result<Body> {
+        let status = response.status();
+        let headers = response.headers().clone();
+        let tag = text_header(&headers, "x-clickhouse-exception-tag");
+        let idle = self.connection.idle_timeout;
+        let mut body = Body::new(response.bytes_stream().boxed(), tag, idle);
+        if status == StatusCode::OK {
+            if headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) {
+                return Ok(body);
+            }
+            return Err(Error::config(format!(
+                "{} answers with neither a length nor chunks, so a cut response can't be told from a whole one; reach \
+                 ClickHouse without the proxy that strips them",
+                self.connection.url
+            )));
+        }
+        let text = body.read_text(ERROR_BODY_BYTES).await.unwrap_or_default();
+        Err(match ServerException::parse(&text) {
+            Some(exception) => exception.into_error("run the query"),
+            None => self.refused(status),
+        })
+    }
+
+    fn refused(&self, status: StatusCode) -> Error {
+        let kind = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::Auth,
+            status if status.is_server_error() => ErrorKind::SourceUnavailable,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => ErrorKind::SourceUnavailable,
+            _ => ErrorKind::Config,
+        };
+        Error::new(
+            kind,
+            format!(
+                "{} answered {status} without a ClickHouse exception; is it ClickHouse's HTTP port?",
+                self.connection.url
+            ),
+        )
+    }
+
+    fn first_byte_missing(&self) -> Error {
+        Error::new(
+            ErrorKind::SourceUnavailable,
+            format!(
+                "ClickHouse at {} did not begin to answer within {}; raise the connection's first_byte_timeout if the query is that slow",
+                self.connection.url,
+                humantime::format_duration(self.connection.first_byte_timeout)
+            ),
+        )
+    }
+
+    fn unreachable(&self, error: reqwest::Error) -> Error {
+        let error = error.without_url();
+        let causes = causes_of(&error);
+        let at = &self.connection.url;
+        if causes.iter().any(|cause| cause.contains("certificate") || cause.contains("UnknownIssuer")) {
+            let message = format!(
+                "ClickHouse at {at} shows a certificate that isn't trusted ({}); set the connection's ca_file",
+                causes.last().map_or("unknown", String::as_str)
+            );
+            return Error::new(ErrorKind::Config, message).with_source(error);
+        }
+        let why = causes.last().cloned().unwrap_or_else(|| error.to_string());
+        Error::new(
+            ErrorKind::SourceUnavailable,
+            format!("ClickHouse at {at} can't be reached: {why}; check the connection's url"),
+        )
+        .with_source(error)
+    }
+}
+
+fn text_header(headers: &HeaderMap, name: &str) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+fn causes_of(error: &dyn StdError) -> Vec<String> {
+    let mut causes = Vec::new();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    causes
+}
