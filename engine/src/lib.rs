@@ -3,6 +3,7 @@
 //! It reads an Arrow stream, cuts it into blocks, encodes them on several threads and uploads them as parts, in bounded
 //! memory. It knows nothing of Temporal: see [`run::Engine::run`].
 
+pub mod check;
 pub mod config;
 pub mod error;
 pub mod interval;

@@ -103,7 +103,9 @@ impl FromStr for Cadence {
             "week" => return Ok(Self::Week),
             _ => {}
         }
-        let minutes = text.strip_prefix("every ").and_then(|rest| rest.strip_suffix(" minutes"));
+        let minutes = text
+            .strip_prefix("every ")
+            .and_then(|rest| rest.strip_suffix(" minutes").or_else(|| rest.strip_suffix(" minute")));
         minutes
             .and_then(|minutes| minutes.parse().ok())
             .filter(|minutes: &NonZeroU32| minutes.get() <= MAX_MINUTES)

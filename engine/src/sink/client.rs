@@ -111,25 +111,29 @@ impl S3Client {
     ///
     /// # Cancel safety
     /// May be dropped: the connection is closed, and whether the request took effect stays unknown.
-    pub(super) async fn send<T, E>(
-        &self,
-        bucket: &str,
-        key: &str,
+    pub(super) fn send<'a, T, E>(
+        &'a self,
+        bucket: &'a str,
+        key: &'a str,
         timeout: Duration,
-        request: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    ) -> Result<T, Failure>
+        request: impl Future<Output = Result<T, SdkError<E, HttpResponse>>> + Send + 'a,
+    ) -> impl Future<Output = Result<T, Failure>> + Send + 'a
     where
-        E: ProvideErrorMetadata + std::error::Error + 'static,
+        T: Send + 'a,
+        E: ProvideErrorMetadata + std::error::Error + Send + 'static,
     {
-        // The SDK's futures are large: one allocation per request is cheaper than their copies.
-        let outcome = tokio::time::timeout(timeout, Box::pin(request)).await;
-        if matches!(&outcome, Ok(Ok(_)) | Ok(Err(SdkError::ServiceError(_) | SdkError::ResponseError(_)))) {
-            self.reached.store(true, Ordering::Relaxed);
-        }
-        match outcome {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(error)) => Err(classify(&error, &self.target(bucket, key))),
-            Err(_) => Err(Failure::timeout(&self.target(bucket, key))),
+        // The SDK's futures are large: boxed here, none of ours carries one.
+        let request = Box::pin(request);
+        async move {
+            let outcome = tokio::time::timeout(timeout, request).await;
+            if matches!(&outcome, Ok(Ok(_)) | Ok(Err(SdkError::ServiceError(_) | SdkError::ResponseError(_)))) {
+                self.reached.store(true, Ordering::Relaxed);
+            }
+            match outcome {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(error)) => Err(classify(&error, &self.target(bucket, key))),
+                Err(_) => Err(Failure::timeout(&self.target(bucket, key))),
+            }
         }
     }
 
@@ -301,3 +305,6 @@ fn default_checksums(loaded: &SdkConfig, endpoint: &Endpoint) -> S3Checksums {
     let asked = matches!(loaded.request_checksum_calculation(), Some(RequestChecksumCalculation::WhenRequired));
     if asked || !endpoint.is_aws() { S3Checksums::WhenRequired } else { S3Checksums::WhenSupported }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,8 +30,19 @@ pub struct ExistingObject {
     pub etag: Option<String>,
     /// Its size. Unit: bytes.
     pub bytes: u64,
-    /// The id of the export that wrote it, escaped; `None` for an object that isn't ours.
-    pub export_id: Option<String>,
+    /// Who wrote it.
+    pub writer: Writer,
+}
+
+/// Who wrote an object, as far as its metadata tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Writer {
+    /// An export of ours, by its escaped id.
+    Export(String),
+    /// Somebody else, who left other metadata.
+    Foreign,
+    /// It has no metadata: another tool's, or the store drops it.
+    Unknown,
 }
 
 /// Looks at what lies under a key, by one HEAD.
@@ -54,7 +65,11 @@ pub async fn find_existing(
         Ok(head) => Ok(Existing::Object(ExistingObject {
             etag: head.etag,
             bytes: head.bytes,
-            export_id: Ownership::export_id_in(&head.metadata).cloned(),
+            writer: match Ownership::export_id_in(&head.metadata) {
+                Some(id) => Writer::Export(id.clone()),
+                None if head.metadata.is_empty() => Writer::Unknown,
+                None => Writer::Foreign,
+            },
         })),
         Err(failure) if failure.error.kind() == ErrorKind::NotFound => Ok(Existing::Nothing),
         Err(failure) if is_denied(&failure.error) => Ok(Existing::Unreadable),
@@ -63,19 +78,24 @@ pub async fn find_existing(
 }
 
 impl Existing {
-    /// Refuses to replace what another export, or somebody else, wrote.
+    /// Refuses to replace what another export, or somebody else, wrote. What can't be told passes: the reference
+    /// system's own objects have no metadata, and some stores drop it.
     ///
     /// # Errors
     /// `Config`, with the other export's id.
     pub fn require_replaceable(&self, owner: &Ownership, uri: &str) -> Result<()> {
         let Self::Object(object) = self else { return Ok(()) };
-        match &object.export_id {
-            Some(id) if owner.is_export(id) => Ok(()),
-            Some(id) => Err(Error::config(format!(
-                "{uri} belongs to the export {id}; give each export its own prefix, or use the default key layout"
+        match &object.writer {
+            Writer::Export(id) if owner.is_export(id) => Ok(()),
+            Writer::Unknown => {
+                tracing::info!(uri, "replaces an object that doesn't say who wrote it");
+                Ok(())
+            }
+            Writer::Export(id) => Err(Error::config(format!(
+                "{uri} belongs to the export {id}; give each export a prefix of its own, or use the default key layout"
             ))),
-            None => Err(Error::config(format!(
-                "{uri} exists and was not written by batch-export; remove it, or give the export a prefix of its own"
+            Writer::Foreign => Err(Error::config(format!(
+                "{uri} was not written by batch-export; remove it, or give the export a prefix of its own"
             ))),
         }
     }
@@ -98,4 +118,37 @@ pub(super) async fn head(client: &S3Client, bucket: &str, key: &str) -> Result<H
         bytes: reply.content_length.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or_default(),
         metadata: reply.metadata.unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sink::scripted::{Scripted, Step};
+
+    async fn found(step: Step) -> Result<Existing> {
+        let server = Scripted::steps(vec![step]).await;
+        find_existing(&server.client().await, "bucket", "key", &Stop::new(), &Progress::new()).await
+    }
+
+    #[tokio::test]
+    async fn missing_and_unreadable_objects_are_no_errors() {
+        assert_eq!(found(Step::reply(404, "")).await.expect("is an answer"), Existing::Nothing);
+        assert_eq!(found(Step::reply(403, "")).await.expect("is an answer"), Existing::Unreadable);
+        let error = found(Step::reply(301, "")).await.expect_err("is somewhere else");
+        assert!(error.message().starts_with("look at s3://bucket/key: "), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_writer_is_told_by_the_metadata() {
+        for (header, writer) in [
+            (None, Writer::Unknown),
+            (Some(("x-amz-meta-tool", "theirs")), Writer::Foreign),
+            (Some(("x-amz-meta-export-id", "export~2F1")), Writer::Export("export~2F1".to_owned())),
+        ] {
+            let step = Step::etag("e");
+            let step = if let Some((name, value)) = header { step.with_header(name, value) } else { step };
+            let Existing::Object(object) = found(step).await.expect("is there") else { panic!("an object") };
+            assert_eq!((object.writer, object.etag.as_deref()), (writer, Some("\"e\"")));
+        }
+    }
 }

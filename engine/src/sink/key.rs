@@ -3,8 +3,6 @@
 //! Owns how a run's window becomes a key. Does not own whether the key is already taken: see
 //! [`find_existing`](super::existing::find_existing).
 
-use std::fmt::Write as _;
-
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -196,7 +194,7 @@ pub(super) fn escape(name: &str) -> String {
         if safe {
             escaped.push(char::from(byte));
         } else {
-            write!(escaped, "~{byte:02X}").expect("a String takes everything");
+            escaped.push_str(&format!("~{byte:02X}"));
         }
     }
     escaped

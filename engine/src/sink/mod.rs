@@ -20,6 +20,7 @@ pub mod retry;
 pub mod s3_object;
 
 mod classify;
+mod requests;
 mod result_check;
 mod upload;
 

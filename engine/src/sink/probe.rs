@@ -110,30 +110,33 @@ const WRONG_ETAG: &str = "\"00000000000000000000000000000000\"";
 
 impl Probe<'_> {
     async fn everything(&self) -> Result<StoreCapabilities, Failure> {
-        let complete_if_absent = self.condition_on_complete("a", true).await?;
-        let complete_if_unchanged = self.condition_on_complete("b", false).await?;
+        let complete_if_absent = on("complete_if_absent", self.condition_on_complete("a", true).await)?;
+        let complete_if_unchanged = on("complete_if_unchanged", self.condition_on_complete("b", false).await)?;
         Ok(StoreCapabilities {
-            put_if_absent: self.condition_on_put("c", true).await?,
-            put_if_unchanged: self.condition_on_put("d", false).await?,
+            put_if_absent: on("put_if_absent", self.condition_on_put("c", true).await)?,
+            put_if_unchanged: on("put_if_unchanged", self.condition_on_put("d", false).await)?,
             complete_if_absent,
             complete_if_unchanged,
-            minimum_part_size: self.bad_list("e", &[1, 2]).await?,
-            part_order: self.bad_list("f", &[2, 1]).await?,
-            unknown_part: self.bad_list("g", &[1, 3]).await?,
-            checksums: self.checksums("h").await?,
-            checksums_verified: {
-                let asked = Asked { wrong_checksum: true, ..Asked::default() };
-                refused_is_yes(self.put("i", asked).await.map(drop))?
-            },
-            unsigned_payload: {
-                taken_is_yes(self.put("j", Asked { unsigned: true, ..Asked::default() }).await.map(drop))?
-            },
-            encryption_aes256: self.encryption("k").await?,
-            missing_bucket_at_create: self.missing_bucket().await?,
-            metadata: self.metadata("l").await?,
-            complete_twice: self.complete_twice("m").await?,
+            minimum_part_size: on("minimum_part_size", self.bad_list("e", &[1, 2]).await)?,
+            part_order: on("part_order", self.bad_list("f", &[2, 1]).await)?,
+            unknown_part: on("unknown_part", self.bad_list("g", &[1, 3]).await)?,
+            checksums: on("checksums", self.checksums("h").await)?,
+            checksums_verified: on("checksums_verified", self.wrong_checksum("i").await)?,
+            unsigned_payload: on("unsigned_payload", self.unsigned("j").await)?,
+            encryption_aes256: on("encryption_aes256", self.encryption("k").await)?,
+            missing_bucket_at_create: on("missing_bucket_at_create", self.missing_bucket().await)?,
+            metadata: on("metadata", self.metadata("l").await)?,
+            complete_twice: on("complete_twice", self.complete_twice("m").await)?,
             fenced: complete_if_absent == Support::Yes && complete_if_unchanged == Support::Yes,
         })
+    }
+
+    async fn wrong_checksum(&self, name: &str) -> Result<Support, Failure> {
+        refused_is_yes(self.put(name, Asked { wrong_checksum: true, ..Asked::default() }).await.map(drop))
+    }
+
+    async fn unsigned(&self, name: &str) -> Result<Support, Failure> {
+        taken_is_yes(self.put(name, Asked { unsigned: true, ..Asked::default() }).await.map(drop))
     }
 
     fn key(&self, name: &str) -> String {
@@ -185,8 +188,11 @@ impl Probe<'_> {
 
     async fn encryption(&self, name: &str) -> Result<Support, Failure> {
         let asked = Asked { encrypted: true, ..Asked::default() };
-        if taken_is_yes(self.put(name, asked).await.map(drop))? == Support::Refused {
-            return Ok(Support::Refused);
+        match self.put(name, asked).await {
+            Ok(_) => {}
+            // SeaweedFS without an encryption key answers 500.
+            Err(failure) if is_refusal(&failure) || failure.status == Some(500) => return Ok(Support::Refused),
+            Err(failure) => return Err(failure),
         }
         let key = self.key(name);
         let request = self.client.sdk().head_object().bucket(self.bucket).key(&key).send();
@@ -329,6 +335,11 @@ impl Probe<'_> {
             }
         }
     }
+}
+
+/// Names the question that a failure ended.
+fn on(question: &str, outcome: Result<Support, Failure>) -> Result<Support, Failure> {
+    outcome.map_err(|failure| Failure { error: failure.error.context(question), ..failure })
 }
 
 /// Whether the store itself refused: a definite answer, other than a fault that passes or a missing permission.

@@ -1,31 +1,29 @@
 //! One object of a run in S3.
 //!
-//! Owns the requests that make it visible or forget it, and the answer to "did it become visible?" when a reply was
-//! lost. Does not own which bytes are which part.
+//! Owns the order of requests that make it visible or forget it. Does not own which bytes are which part, nor the single
+//! requests: see [`super::requests`].
 //!
 //! Bodies are in memory and go out with a `Content-Length`, never `aws-chunked`: many S3-compatible services refuse
 //! that. Over HTTPS the signature leaves the body out, since TLS already protects it; over plain HTTP it is hashed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use aws_sdk_s3::primitives::ByteStream;
-use aws_sdk_s3::types::{ChecksumAlgorithm, CompletedMultipartUpload, CompletedPart, ServerSideEncryption};
+use aws_sdk_s3::types::{CompletedMultipartUpload, CompletedPart};
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 
-use super::classify::{Failure, is_denied};
-use super::client::{COMPLETE_TIMEOUT, S3Client, SMALL_REQUEST_TIMEOUT, upload_timeout};
-use super::existing::head;
+use super::classify::is_denied;
+use super::client::S3Client;
 use super::key::uri;
 use super::metadata::Ownership;
 use super::object::{ObjectSink, PartNumber, StoredObject, UploadedPart};
-use super::result_check::CompleteReply;
+use super::requests::Requests;
 use super::retry::{RetryPolicy, Tries};
 use super::upload::LazyUpload;
-use crate::config::connection::S3Checksums;
 use crate::config::export::{DestinationConfig, Encryption};
 use crate::config::output::Output;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,6 +65,17 @@ pub enum Precondition {
     Unchanged(String),
 }
 
+/// What came of an abort.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Aborted {
+    /// There was no upload.
+    Nothing,
+    /// The upload is gone.
+    Done,
+    /// The credentials may not abort it; the upload with this id is left over.
+    Denied(String),
+}
+
 /// One object under construction.
 #[derive(Debug)]
 pub struct S3Object {
@@ -74,16 +83,6 @@ pub struct S3Object {
     upload: LazyUpload,
     parts: Mutex<BTreeMap<PartNumber, Part>>,
     abort_deadline: Duration,
-}
-
-/// What a request needs, shared with the task that creates the upload.
-#[derive(Debug)]
-struct Requests {
-    client: S3Client,
-    spec: ObjectSpec,
-    policy: RetryPolicy,
-    stop: Stop,
-    progress: Arc<Progress>,
 }
 
 /// What completing needs of an uploaded part.
@@ -112,23 +111,6 @@ impl ObjectSpec {
     pub fn uri(&self) -> String {
         uri(&self.bucket, &self.key)
     }
-
-    fn encryption(&self) -> (Option<ServerSideEncryption>, Option<String>) {
-        match &self.encryption {
-            None => (None, None),
-            Some(Encryption::Aes256) => (Some(ServerSideEncryption::Aes256), None),
-            Some(Encryption::Kms { key_id }) => (Some(ServerSideEncryption::AwsKms), key_id.clone()),
-        }
-    }
-
-    /// The values of `If-None-Match` and `If-Match`.
-    fn conditions(&self) -> (Option<String>, Option<String>) {
-        match &self.precondition {
-            Precondition::None => (None, None),
-            Precondition::Absent => (Some("*".to_owned()), None),
-            Precondition::Unchanged(etag) => (None, Some(etag.clone())),
-        }
-    }
 }
 
 impl S3Object {
@@ -147,7 +129,8 @@ impl S3Object {
         progress: Arc<Progress>,
         policy: RetryPolicy,
     ) -> Self {
-        let requests = Arc::new(Requests { client, spec, policy, stop, progress });
+        let requests =
+            Arc::new(Requests { client, spec, policy, stop, progress, unconditional: AtomicBool::new(false) });
         Self { requests, upload: LazyUpload::default(), parts: Mutex::default(), abort_deadline: ABORT_DEADLINE }
     }
 
@@ -165,7 +148,11 @@ impl S3Object {
     async fn put_once(&self, body: Bytes) -> Result<StoredObject> {
         let requests = &self.requests;
         let num_bytes = body.len() as u64;
-        let outcome = requests.tries(PUBLISH_GRACE).run(|| requests.try_put(body.clone())).await;
+        let publish = || requests.tries(PUBLISH_GRACE);
+        let mut outcome = publish().run(|| requests.try_put(body.clone())).await;
+        if outcome.as_ref().is_err_and(|failure| requests.give_up_conditions(failure)) {
+            outcome = publish().run(|| requests.try_put(body.clone())).await;
+        }
         match outcome {
             Ok(stored) => Ok(stored),
             Err(failure) => requests.settle(failure, num_bytes).await.map_err(|error| requests.doing("write", error)),
@@ -191,7 +178,11 @@ impl S3Object {
         let upload_id = self.upload.created().await;
         let upload_id = upload_id.ok_or_else(|| doing(Error::internal("no part was uploaded")))?;
         let (parts, num_bytes) = self.listed(parts).map_err(doing)?;
-        let outcome = requests.tries(PUBLISH_GRACE).run(|| requests.try_complete(&upload_id, parts.clone())).await;
+        let publish = || requests.tries(PUBLISH_GRACE);
+        let mut outcome = publish().run(|| requests.try_complete(&upload_id, parts.clone())).await;
+        if outcome.as_ref().is_err_and(|failure| requests.give_up_conditions(failure)) {
+            outcome = publish().run(|| requests.try_complete(&upload_id, parts.clone())).await;
+        }
         let stored = match outcome {
             Ok(stored) => stored,
             Err(failure) => requests.settle(failure, num_bytes).await.map_err(doing)?,
@@ -222,28 +213,31 @@ impl S3Object {
         Ok((CompletedMultipartUpload::builder().set_parts(Some(completed)).build(), num_bytes))
     }
 
-    async fn abort_once(&self) -> Result<()> {
+    /// Aborts like [`abort`](ObjectSink::abort), and tells what came of it.
+    ///
+    /// # Errors
+    /// Whatever kept the store from answering, and the deadline.
+    pub async fn abort_upload(&self) -> Result<Aborted> {
+        let late = || Error::new(ErrorKind::DestinationUnavailable, "the store did not answer in time");
+        let outcome = tokio::time::timeout(self.abort_deadline, self.abort_once()).await;
+        outcome.unwrap_or_else(|_| Err(late())).map_err(|error| self.requests.doing("abort the upload of", error))
+    }
+
+    async fn abort_once(&self) -> Result<Aborted> {
         let Some(upload_id) = self.upload.created().await else {
-            return Ok(());
+            return Ok(Aborted::Nothing);
         };
         let requests = &self.requests;
         let never = Stop::new();
         let tries = Tries { policy: RetryPolicy::CLEAN_UP, stop: &never, ..requests.tries(Duration::ZERO) };
-        match tries.run(|| requests.try_abort(&upload_id)).await {
-            Ok(()) => {}
-            Err(failure) if failure.error.kind() == ErrorKind::NotFound || failure.is("NoSuchUpload") => {}
-            Err(failure) if is_denied(&failure.error) => {
-                tracing::warn!(
-                    uri = requests.spec.uri(),
-                    %upload_id,
-                    "the credentials may not abort uploads, so this one is left over; \
-                     give them s3:AbortMultipartUpload, or the bucket a lifecycle rule for incomplete uploads"
-                );
-            }
+        let aborted = match tries.run(|| requests.try_abort(&upload_id)).await {
+            Ok(()) => Aborted::Done,
+            Err(failure) if failure.error.kind() == ErrorKind::NotFound || failure.is("NoSuchUpload") => Aborted::Done,
+            Err(failure) if is_denied(&failure.error) => Aborted::Denied(upload_id.to_string()),
             Err(failure) => return Err(failure.error.context(format!("upload id {upload_id}"))),
-        }
+        };
         self.upload.forget();
-        Ok(())
+        Ok(aborted)
     }
 }
 
@@ -262,154 +256,17 @@ impl ObjectSink for S3Object {
 
     fn abort(&self) -> BoxFuture<'_, Result<()>> {
         async {
-            let late = || Error::new(ErrorKind::DestinationUnavailable, "the store did not answer in time");
-            let outcome = tokio::time::timeout(self.abort_deadline, self.abort_once()).await;
-            outcome.unwrap_or_else(|_| Err(late())).map_err(|error| self.requests.doing("abort the upload of", error))
+            if let Aborted::Denied(upload_id) = self.abort_upload().await? {
+                tracing::warn!(
+                    uri = self.spec().uri(),
+                    upload_id,
+                    "the credentials may not abort uploads, so this one is left over; \
+                     give them s3:AbortMultipartUpload, or the bucket a lifecycle rule for incomplete uploads"
+                );
+            }
+            Ok(())
         }
         .boxed()
-    }
-}
-
-impl Requests {
-    fn tries(&self, grace: Duration) -> Tries<'_> {
-        Tries { policy: self.policy, stop: &self.stop, progress: &self.progress, grace }
-    }
-
-    /// Says what was being done; an order to stop needs no such words.
-    fn doing(&self, what: &str, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Cancelled | ErrorKind::Shutdown => error,
-            _ => error.context(format!("{what} {}", self.spec.uri())),
-        }
-    }
-
-    fn checksum(&self) -> Option<ChecksumAlgorithm> {
-        (self.client.checksums() == S3Checksums::WhenSupported).then_some(ChecksumAlgorithm::Crc32)
-    }
-
-    async fn create(&self) -> Result<String> {
-        self.tries(Duration::ZERO).run(|| self.try_create()).await.map_err(|failure| failure.error)
-    }
-
-    async fn try_create(&self) -> Result<String, Failure> {
-        let spec = &self.spec;
-        let (encryption, kms_key_id) = spec.encryption();
-        let request = self
-            .client
-            .sdk()
-            .create_multipart_upload()
-            .bucket(&spec.bucket)
-            .key(&spec.key)
-            .content_type(spec.content_type)
-            .set_metadata(Some(spec.owner.to_metadata()))
-            .set_server_side_encryption(encryption)
-            .set_ssekms_key_id(kms_key_id)
-            .set_checksum_algorithm(self.checksum());
-        let reply = self.client.send(&spec.bucket, &spec.key, SMALL_REQUEST_TIMEOUT, request.send()).await?;
-        reply.upload_id.filter(|id| !id.is_empty()).ok_or_else(|| self.no_result())
-    }
-
-    async fn try_part(&self, id: &str, number: PartNumber, body: Bytes) -> Result<(String, Option<String>), Failure> {
-        let spec = &self.spec;
-        let timeout = upload_timeout(body.len());
-        let operation = self
-            .client
-            .sdk()
-            .upload_part()
-            .bucket(&spec.bucket)
-            .key(&spec.key)
-            .upload_id(id)
-            .part_number(i32::try_from(number.get()).unwrap_or(i32::MAX))
-            .set_checksum_algorithm(self.checksum())
-            .body(ByteStream::from(body))
-            .customize();
-        let protected = self.client.endpoint().is_encrypted();
-        let operation = if protected { operation.disable_payload_signing() } else { operation };
-        let reply = self.client.send(&spec.bucket, &spec.key, timeout, operation.send()).await?;
-        let etag = reply.e_tag.filter(|etag| !etag.is_empty()).ok_or_else(|| self.no_result())?;
-        Ok((etag, reply.checksum_crc32))
-    }
-
-    async fn try_put(&self, body: Bytes) -> Result<StoredObject, Failure> {
-        let spec = &self.spec;
-        let timeout = upload_timeout(body.len());
-        let (encryption, kms_key_id) = spec.encryption();
-        let (if_none_match, if_match) = spec.conditions();
-        let operation = self
-            .client
-            .sdk()
-            .put_object()
-            .bucket(&spec.bucket)
-            .key(&spec.key)
-            .content_type(spec.content_type)
-            .set_metadata(Some(spec.owner.to_metadata()))
-            .set_server_side_encryption(encryption)
-            .set_ssekms_key_id(kms_key_id)
-            .set_if_none_match(if_none_match)
-            .set_if_match(if_match)
-            .set_checksum_algorithm(self.checksum())
-            .body(ByteStream::from(body))
-            .customize();
-        let protected = self.client.endpoint().is_encrypted();
-        let operation = if protected { operation.disable_payload_signing() } else { operation };
-        let reply = self.client.send(&spec.bucket, &spec.key, timeout, operation.send()).await?;
-        let etag = reply.e_tag.filter(|etag| !etag.is_empty()).ok_or_else(|| self.no_result())?;
-        Ok(StoredObject { etag: Some(etag) })
-    }
-
-    async fn try_complete(&self, id: &str, parts: CompletedMultipartUpload) -> Result<StoredObject, Failure> {
-        let spec = &self.spec;
-        let (if_none_match, if_match) = spec.conditions();
-        let operation = self
-            .client
-            .sdk()
-            .complete_multipart_upload()
-            .bucket(&spec.bucket)
-            .key(&spec.key)
-            .upload_id(id)
-            .multipart_upload(parts)
-            .set_if_none_match(if_none_match)
-            .set_if_match(if_match)
-            .customize()
-            .interceptor(CompleteReply);
-        let reply = self.client.send(&spec.bucket, &spec.key, COMPLETE_TIMEOUT, operation.send()).await?;
-        Ok(StoredObject { etag: reply.e_tag })
-    }
-
-    async fn try_abort(&self, id: &str) -> Result<(), Failure> {
-        let spec = &self.spec;
-        let request =
-            self.client.sdk().abort_multipart_upload().bucket(&spec.bucket).key(&spec.key).upload_id(id).send();
-        self.client.send(&spec.bucket, &spec.key, SMALL_REQUEST_TIMEOUT, request).await.map(drop)
-    }
-
-    /// A reply of success without what it must carry.
-    fn no_result(&self) -> Failure {
-        self.client.no_result(&self.spec.bucket, &self.spec.key)
-    }
-
-    /// Decides what a failure to publish means, where an earlier try may have taken effect: looks at the object.
-    ///
-    /// It is ours when its metadata names this very attempt and its size is what was sent.
-    async fn settle(&self, failure: Failure, num_bytes: u64) -> Result<StoredObject> {
-        let stopped = matches!(failure.error.kind(), ErrorKind::Cancelled | ErrorKind::Shutdown);
-        if stopped || !(failure.ambiguous || failure.is("NoSuchUpload")) {
-            return Err(failure.error);
-        }
-        let tries = self.tries(Duration::ZERO);
-        let spec = &self.spec;
-        match tries.run(|| head(&self.client, &spec.bucket, &spec.key)).await {
-            Ok(found) if spec.owner.wrote(&found.metadata) && found.bytes == num_bytes => {
-                tracing::debug!(uri = spec.uri(), "the reply was lost, but the object is there");
-                Ok(StoredObject { etag: found.etag })
-            }
-            Ok(_) => Err(failure.error),
-            Err(unknown) if unknown.error.kind() == ErrorKind::NotFound => Err(failure.error),
-            Err(unknown) => {
-                tracing::warn!(uri = spec.uri(), error = ?unknown.error, "can't tell whether the object became visible");
-                Err(failure.error)
-            }
-        }
     }
 }
 

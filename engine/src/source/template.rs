@@ -56,7 +56,7 @@ impl SqlTemplate {
 
 /// An error with its place in the query.
 fn fault(text: &str, offset: usize, message: impl fmt::Display) -> Error {
-    Error::config(format!("query, {}: {message}", lexer::place(text, offset)))
+    Error::config(format!("{} of the query: {message}", lexer::place(text, offset)))
 }
 
 /// The tokens in front of the first `;`, and those behind it.

@@ -34,6 +34,7 @@ fn texts_are_those_of_the_reference() {
     for text in ["hour", "day", "week", "every 5 minutes", "every 1440 minutes"] {
         assert_eq!(text.parse::<Cadence>().expect("a cadence").to_string(), text);
     }
+    assert_eq!("every 1 minute".parse(), Ok(Cadence::Minutes(NonZeroU32::MIN)));
     for text in ["", "Hour", "month", "every minutes", "every 0 minutes", "every 1441 minutes", "every -5 minutes"] {
         let message = text.parse::<Cadence>().expect_err(text);
         assert!(message.contains("every N minutes"), "{message}");

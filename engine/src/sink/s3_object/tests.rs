@@ -2,9 +2,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
+use crate::config::connection::{S3Checksums, S3Connection};
 use crate::interval::Interval;
 use crate::run::RunIdentity;
-use crate::sink::scripted::{Request, Scripted, Step};
+use crate::sink::scripted::{Request, Scripted, Step, connection_to};
 
 const FAST: RetryPolicy = RetryPolicy {
     max_tries: 4,
@@ -161,6 +162,30 @@ async fn multipart_carries_what_it_must_where_it_must() {
 }
 
 #[tokio::test]
+async fn checksums_go_with_parts_and_list_where_asked() {
+    let server = Scripted::start(|_, request| match kind_of(request) {
+        "create" => created(),
+        "part" => {
+            let checksum = request.header("x-amz-checksum-crc32").expect("every part has one").to_owned();
+            Step::etag("part").with_header("x-amz-checksum-crc32", checksum)
+        }
+        _ => Step::reply(200, RESULT),
+    })
+    .await;
+    let connection = S3Connection { checksums: Some(S3Checksums::WhenSupported), ..connection_to(&server.url) };
+    let client = S3Client::connect(&connection).await.expect("nothing is sent yet");
+    let object = S3Object::with_policy(client, spec(), Stop::new(), Arc::default(), FAST);
+    let parts = upload(&object, &[3]).await;
+    object.complete(parts).await.expect("is whole");
+    let requests = server.requests();
+    assert_eq!(requests[0].header("x-amz-checksum-algorithm"), Some("CRC32"));
+    let checksum = requests[1].header("x-amz-checksum-crc32").expect("the part has one");
+    let list = String::from_utf8(requests[2].body.clone()).expect("is XML");
+    assert!(list.contains(&format!("<ChecksumCRC32>{checksum}</ChecksumCRC32>")), "{list}");
+    assert!(requests.iter().all(|request| request.header("content-encoding").is_none()), "never aws-chunked");
+}
+
+#[tokio::test]
 async fn the_upload_is_created_once_by_parts_at_once() {
     let server = store(|_| None, Step::reply(404, "")).await;
     let object = object(&server).await;
@@ -275,6 +300,24 @@ async fn a_lost_reply_to_a_conditional_put_is_settled_too() {
     let error = object_of(&server, absent()).await.put(Bytes::new()).await.expect_err("somebody else was faster");
     assert!(error.message().contains("was faster"), "{error}");
     assert_eq!(server.lines().len(), 1, "no look at the object: no try of ours can have taken effect");
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_know_conditions_is_written_without() {
+    let server = Scripted::start(|_, request| match (kind_of(request), request.header("if-none-match")) {
+        ("put" | "complete", Some(_)) => Step::error(501, "NotImplemented"),
+        ("put", None) => Step::etag("one"),
+        ("complete", None) => Step::reply(200, RESULT),
+        ("part", _) => Step::etag("part"),
+        _ => created(),
+    })
+    .await;
+    let absent = || ObjectSpec { precondition: Precondition::Absent, ..spec() };
+    object_of(&server, absent()).await.put(Bytes::new()).await.expect("is stored without");
+    let object = object_of(&server, absent()).await;
+    let parts = upload(&object, &[1]).await;
+    object.complete(parts).await.expect("is whole without");
+    assert_eq!(kinds(&server), ["put", "put", "create", "part", "complete", "complete"]);
 }
 
 #[tokio::test]

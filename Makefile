@@ -1,0 +1,81 @@
+# What a person types is what CI runs. `make help` lists it.
+
+SHELL := /bin/sh
+PYTHON := .dev/venv/bin/python
+TOOLS := .dev/tools/bin
+INSTANCE ?= test
+ENV_FILE := .dev/run/$(INSTANCE)/env
+CARGO_DENY_VERSION := 0.20.2
+CARGO_MACHETE_VERSION := 0.9.2
+
+export CARGO_TERM_COLOR ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build services services-down demo demo-down test lint fmt doc deny unit integration front bench clean
+
+help: ## Lists what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: ## Installs the development services and tools into .dev/
+	@sh dev/setup.sh
+
+build: setup ## Builds the program, optimized
+	cargo build --release --locked
+
+services: setup ## Starts the services that tests use; their addresses are in .dev/run/test/env
+	@$(PYTHON) dev/services.py up --name $(INSTANCE)
+
+services-down: setup ## Stops them
+	@$(PYTHON) dev/services.py down --name $(INSTANCE)
+
+demo: build ## Shows the product at work on real services and real data
+	@$(PYTHON) dev/demo.py
+
+demo-down: setup ## Stops everything that the demo started
+	@$(PYTHON) dev/demo.py down
+
+test: lint unit front integration ## Runs everything: lint, docs, dependency rules, unit, property and integration tests
+	@echo "make test: everything passed"
+
+lint: fmt deny doc ## Checks format, lints, docs and dependency rules
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@sh dev/check_dependencies.sh
+
+fmt: setup ## Checks the format of all code, and spelling
+	cargo fmt --all -- --check
+	.dev/venv/bin/ruff check dev
+	.dev/venv/bin/ruff format --check dev
+	.dev/venv/bin/typos
+	@$(PYTHON) dev/check_compose.py
+
+doc: setup ## Builds the docs of the crates, warnings denied
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+deny: $(TOOLS)/cargo-deny $(TOOLS)/cargo-machete ## Checks licences, sources and bans of dependencies, and unused ones
+	$(TOOLS)/cargo-deny --log-level error check bans licenses sources
+	$(TOOLS)/cargo-machete
+
+$(TOOLS)/cargo-deny: Makefile
+	cargo install cargo-deny@$(CARGO_DENY_VERSION) --locked --debug --no-default-features --root .dev/tools
+	@touch $@
+
+$(TOOLS)/cargo-machete: Makefile
+	cargo install cargo-machete@$(CARGO_MACHETE_VERSION) --locked --debug --root .dev/tools
+	@touch $@
+
+unit: setup ## Runs the tests that need no service
+	cargo test --workspace --lib --bins --locked
+	cargo test --workspace --doc --locked
+
+front: setup ## Tests the development services themselves
+	$(PYTHON) -m unittest discover -s dev/tests -t dev
+
+integration: services ## Runs the tests against the real services
+	. ./$(ENV_FILE) && cargo test --workspace --tests --locked
+
+bench: build ## Measures against ClickHouse's own export, side by side
+	@$(PYTHON) dev/services.py up --name bench
+	. ./.dev/run/bench/env && $(PYTHON) dev/bench.py
+
+clean: services-down demo-down ## Stops everything and removes what was built and installed
+	rm -rf target .dev

@@ -1,0 +1,179 @@
+//! Bad input and interruptions: one plain sentence, and nothing left behind.
+
+use std::time::Duration;
+
+use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
+use engine::config::secret::Secret;
+use engine::error::{Error, ErrorKind};
+use engine::run::Engine;
+use engine::stop::Stop;
+
+use crate::exports::{self, STORES, Table};
+use crate::services::{Bucket, required};
+
+const PLAIN: Output = Output::JsonLines(JsonLinesCodec::Uncompressed);
+
+async fn assert_nothing_left(bucket: &Bucket) {
+    assert_eq!(bucket.keys().await, [""; 0], "an object was left");
+    assert_eq!(bucket.uploads().await, [""; 0], "an upload was left");
+}
+
+async fn failure(sql: &str) -> Error {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let error = exports::run(&exports::export("bad", sql, PLAIN, &bucket)).await.expect_err("must fail");
+    assert_nothing_left(&bucket).await;
+    error
+}
+
+#[tokio::test]
+async fn an_unknown_table_is_named() {
+    let error = failure("SELECT 1 FROM no_such_table WHERE now() > {interval_end}").await;
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("no_such_table"), "{error}");
+}
+
+#[tokio::test]
+async fn an_unknown_column_is_named() {
+    let error = failure("SELECT no_such_column FROM numbers(3) WHERE now() > {interval_end}").await;
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert!(error.message().contains("no_such_column"), "{error}");
+}
+
+#[tokio::test]
+async fn a_column_that_cannot_be_written_is_named_with_a_cast() {
+    let error = failure("SELECT uniqState(number) AS visitors FROM numbers(3) WHERE now() > {interval_end}").await;
+    assert!(!error.is_retryable());
+    assert!(error.message().contains("visitors") && error.message().contains("AggregateFunction"), "{error}");
+}
+
+/// An exception after the response has begun, with rows already on their way.
+#[tokio::test]
+async fn an_exception_within_the_stream_fails_the_run_with_the_servers_words() {
+    let sql = "SELECT number AS id, repeat('x', 2000) AS text, throwIf(number = 150000, 'boom in the middle') AS bad \
+               FROM numbers(200000) WHERE now() > {interval_end}";
+    let error = failure(sql).await;
+    assert_eq!(error.kind(), ErrorKind::Data, "{error:?}");
+    assert!(error.message().contains("boom in the middle"), "{error}");
+}
+
+#[tokio::test]
+async fn words_of_an_exception_within_the_data_are_data() {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let sql = "SELECT number AS id, 'Code: 395. DB::Exception: only data __exception__' AS text FROM numbers(1000) WHERE now() > {interval_end}";
+    let report = exports::run(&exports::export("words", sql, PLAIN, &bucket)).await.expect("succeeds");
+    assert_eq!(report.rows, 1000);
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_an_auth_error_on_either_side() {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let sql = "SELECT 1 AS id WHERE now() > {interval_end}";
+    let mut export = exports::export("auth", sql, PLAIN, &bucket);
+    export.source.connection.password = Secret::new("not-the-password");
+    let error = exports::run(&export).await.expect_err("must fail");
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error:?}");
+    assert!(error.message().contains("user and password"), "{error}");
+    assert!(!format!("{error:?}").contains("not-the-password"));
+
+    let mut export = exports::export("auth", sql, PLAIN, &bucket);
+    let credentials = export.destination.connection.credentials.as_mut().expect("given");
+    credentials.secret_access_key = Secret::new("not-the-secret");
+    let error = exports::run(&export).await.expect_err("must fail");
+    assert_eq!(error.kind(), ErrorKind::Auth, "{error:?}");
+    assert!(!format!("{error:?}").contains("not-the-secret"));
+    assert_nothing_left(&bucket).await;
+}
+
+#[tokio::test]
+async fn a_missing_bucket_is_named() {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    for rows in [1, 300_000] {
+        let sql = format!(
+            "SELECT number AS id, hex(SHA256(toString(number))) AS text FROM numbers({rows}) WHERE now() > {{interval_end}}"
+        );
+        let mut export = exports::export("no-bucket", &sql, PLAIN, &bucket);
+        export.destination.bucket = "no-such-bucket".to_owned();
+        let error = exports::run(&export).await.expect_err("must fail");
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error:?}");
+        assert!(error.message().contains("no-such-bucket"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_host_is_named_and_a_retry_may_help() {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let mut export = exports::export("away", "SELECT 1 AS id WHERE now() > {interval_end}", PLAIN, &bucket);
+    export.source.connection.url = "http://127.0.0.1:1".parse().expect("a URL");
+    let error = exports::run(&export).await.expect_err("must fail");
+    assert_eq!(error.kind(), ErrorKind::SourceUnavailable, "{error:?}");
+    assert!(error.message().contains("127.0.0.1:1"), "{error}");
+}
+
+#[tokio::test]
+async fn tls_works_and_an_unknown_authority_is_a_plain_error() {
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let mut export = exports::export("tls", "SELECT 7 AS id WHERE now() > {interval_end}", PLAIN, &bucket);
+    export.source.connection.url = required("BATCH_EXPORT_TEST_CLICKHOUSE_HTTPS_URL").parse().expect("a URL");
+    let error = exports::run(&export).await.expect_err("an unknown authority");
+    assert_eq!(error.kind(), ErrorKind::Config, "{error:?}");
+    assert!(error.message().contains("ca_file"), "{error}");
+
+    export.source.connection.ca_file = Some(required("BATCH_EXPORT_TEST_CA_FILE").into());
+    assert_eq!(exports::run(&export).await.expect("succeeds").rows, 1);
+}
+
+/// Stopping a run half-way leaves no upload, no object and no running query.
+#[tokio::test]
+async fn a_cancelled_run_leaves_nothing() {
+    for store in STORES {
+        let bucket = Bucket::fresh(store).await;
+        let sql = "SELECT number AS id, base64Encode(SHA256(toString(number))) AS text, sleepEachRow(0.00001) AS slow \
+                   FROM numbers(100000000) WHERE now() > {interval_end}";
+        let export = exports::export("cancelled", sql, PLAIN, &bucket);
+        let (stop, identity) = (Stop::new(), exports::identity(&export));
+        let context = exports::context(&stop);
+        let engine = Engine::new().expect("an engine");
+        let running = engine.run(&export, &identity, &context);
+        let stopping = async {
+            let half_way = async {
+                while context.progress.snapshot().parts_written < 1 {
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+            };
+            tokio::time::timeout(Duration::from_secs(60), half_way).await.expect("a part is uploaded");
+            assert_ne!(running_queries(&identity.run_id).await, "0");
+            stop.cancel();
+        };
+        let (result, ()) = tokio::join!(running, stopping);
+        assert_eq!(result.expect_err("cancelled").kind(), ErrorKind::Cancelled);
+        assert_nothing_left(&bucket).await;
+        let gone = async {
+            while running_queries(&identity.run_id).await != "0" {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the query ends");
+    }
+}
+
+async fn running_queries(run_id: &str) -> String {
+    exports::query(&format!(
+        "SELECT count() FROM system.processes WHERE query_id = 'batch-export-{run_id}-1' FORMAT TabSeparatedRaw"
+    ))
+    .await
+}
+
+/// One row may be larger than every block and part, but not than what the run may hold.
+#[tokio::test]
+async fn a_row_beyond_the_memory_limit_is_refused_and_passes_with_a_higher_one() {
+    let table = Table::of("SELECT 1 AS id, toDateTime64('2026-01-01 00:00:00', 6, 'UTC') AS at, repeat(repeat('0123456789abcdef', 3000), 1000) AS text").await;
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let mut export = exports::export("large", &table.template(), Output::Parquet(ParquetCodec::Zstd), &bucket);
+    export.limits.source_bytes = 32 << 20;
+    let error = exports::run(&export).await.expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::Data, "{error:?}");
+    assert!(error.message().contains("memory_limit"), "{error}");
+    assert_nothing_left(&bucket).await;
+    export.limits.source_bytes = 64 << 20;
+    assert_eq!(exports::run(&export).await.expect("fits").rows, 1);
+}

@@ -1,0 +1,12 @@
+//! Integration tests against real services, in one binary.
+//!
+//! They need `make services` and the variables it writes; a service that is missing fails its tests, never skips them.
+
+mod check;
+mod cli;
+mod exports;
+mod failures;
+mod faults;
+mod matrix;
+mod s3;
+mod services;

@@ -1,0 +1,115 @@
+//! Where the real services are, from the environment, and a fresh corner of each for every test.
+
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region, RequestChecksumCalculation};
+use engine::config::connection::{S3Connection, S3Credentials};
+use engine::config::secret::Secret;
+
+/// A variable that the services' environment has.
+pub fn required(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| {
+        panic!(
+            "{name} is not set: start the services with `make services` \
+             (python3 dev/services.py up --name test) and read their variables with `. .dev/run/test/env`"
+        )
+    })
+}
+
+/// The S3 services that every test of the destination runs against.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// SeaweedFS: strict about parts, honors conditions.
+    SeaweedFs,
+    /// The gateway of JuiceFS: MinIO's request handlers of 2022.
+    JuiceFs,
+}
+
+impl Store {
+    /// How the engine reaches it.
+    pub fn connection(self) -> S3Connection {
+        let [endpoint, key_id, secret] = self.variables().map(required);
+        S3Connection {
+            region: Some("us-east-1".to_owned()),
+            endpoint_url: Some(endpoint.parse().expect("the endpoint is a URL")),
+            credentials: Some(S3Credentials {
+                access_key_id: key_id,
+                secret_access_key: Secret::new(secret),
+                session_token: None,
+            }),
+            ..S3Connection::default()
+        }
+    }
+
+    /// A client of the test's own, apart from the engine's.
+    pub fn admin(self) -> Client {
+        let [endpoint, key_id, secret] = self.variables().map(required);
+        let config = aws_sdk_s3::Config::builder()
+            .behavior_version(BehaviorVersion::latest())
+            .region(Region::from_static("us-east-1"))
+            .endpoint_url(endpoint)
+            .force_path_style(true)
+            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+            .credentials_provider(Credentials::new(key_id, secret, None, None, "tests"));
+        Client::from_conf(config.build())
+    }
+
+    /// Gives a command of another program this store's address and keys, by the usual variables.
+    pub fn give_to(self, command: &mut std::process::Command) {
+        let names = Self::SeaweedFs.variables();
+        command.envs(names.into_iter().zip(self.variables().map(required)));
+    }
+
+    /// Whether it keeps an object's metadata and type; the gateway drops them unless it is started with `--object-meta`.
+    pub const fn keeps_metadata(self) -> bool {
+        matches!(self, Self::SeaweedFs)
+    }
+
+    const fn variables(self) -> [&'static str; 3] {
+        match self {
+            Self::SeaweedFs => ["AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"],
+            Self::JuiceFs => [
+                "BATCH_EXPORT_TEST_JUICEFS_ENDPOINT",
+                "BATCH_EXPORT_TEST_JUICEFS_ACCESS_KEY_ID",
+                "BATCH_EXPORT_TEST_JUICEFS_SECRET_ACCESS_KEY",
+            ],
+        }
+    }
+}
+
+/// A bucket of one test's own.
+#[derive(Debug)]
+pub struct Bucket {
+    pub store: Store,
+    pub name: String,
+    pub admin: Client,
+}
+
+impl Bucket {
+    /// A new, empty bucket.
+    pub async fn fresh(store: Store) -> Self {
+        let (admin, name) = (store.admin(), format!("it-{}", uuid::Uuid::new_v4().simple()));
+        let created = admin.create_bucket().bucket(&name).send().await;
+        created.unwrap_or_else(|error| {
+            panic!("{store:?} does not answer; start it again with `make services`: {error:?}")
+        });
+        Self { store, name, admin }
+    }
+
+    /// The keys of all visible objects, in order.
+    pub async fn keys(&self) -> Vec<String> {
+        let listed = self.admin.list_objects_v2().bucket(&self.name).send().await.expect("can be listed");
+        listed.contents().iter().map(|object| object.key().expect("has a key").to_owned()).collect()
+    }
+
+    /// An object's bytes.
+    pub async fn bytes(&self, key: &str) -> Vec<u8> {
+        let object = self.admin.get_object().bucket(&self.name).key(key).send().await.expect("is there");
+        object.body.collect().await.expect("can be read").to_vec()
+    }
+
+    /// The keys of uploads that are neither complete nor aborted.
+    pub async fn uploads(&self) -> Vec<String> {
+        let listed = self.admin.list_multipart_uploads().bucket(&self.name).send().await.expect("can be listed");
+        listed.uploads().iter().map(|upload| upload.key().expect("has a key").to_owned()).collect()
+    }
+}
