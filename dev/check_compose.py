@@ -87,9 +87,7 @@ def check(compose: object) -> list[str]:
     for name, service in services.items():
         faults += [f"{name}: {fault}" for fault in _service_faults(service)]
     used = {volume for service in services.values() for volume in _named_volumes(service)}
-    faults += [
-        f"volume {name} is not declared" for name in sorted(used - set(compose.get("volumes", {})))
-    ]
+    faults += [f"volume {name} is not declared" for name in sorted(used - set(compose.get("volumes", {})))]
     return faults + _port_clashes(services)
 
 
@@ -99,9 +97,7 @@ def _service_faults(service: dict) -> list[str]:
     if not image or not VERSION_TAG.fullmatch(image["tag"]):
         faults.append(f"image {service['image']} is not pinned by a version")
     faults += [
-        f"port {port} is not bound to 127.0.0.1"
-        for port in service["ports"]
-        if not LOOPBACK_PORT.fullmatch(port)
+        f"port {port} is not bound to 127.0.0.1" for port in service["ports"] if not LOOPBACK_PORT.fullmatch(port)
     ]
     faults += [
         f"{name} does not come from a variable"
@@ -118,9 +114,7 @@ def _named_volumes(service: dict) -> list[str]:
 
 def _port_clashes(services: dict) -> list[str]:
     published = [port.rsplit(":", 1)[0] for each in services.values() for port in each["ports"]]
-    return [
-        f"{port} is published twice" for port in sorted(set(published)) if published.count(port) > 1
-    ]
+    return [f"{port} is published twice" for port in sorted(set(published)) if published.count(port) > 1]
 
 
 if __name__ == "__main__":

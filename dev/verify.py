@@ -114,9 +114,7 @@ def main() -> int:
 def compare(clickhouse: ClickHouse, source_sql: str, objects: Objects) -> dict:
     """Compares names, rows, every column and whole rows."""
     source = f"({source_sql.strip().rstrip(';')})"
-    columns = [
-        Column(row["name"], row["type"]) for row in clickhouse.rows(f"DESCRIBE TABLE {source}")
-    ]
+    columns = [Column(row["name"], row["type"]) for row in clickhouse.rows(f"DESCRIBE TABLE {source}")]
     report = {"objects": objects.paths, "format": objects.format, "faults": []}
     if objects.format == "JSONLines":
         columns, faults = _check_json_keys(clickhouse, columns, objects)
@@ -141,9 +139,7 @@ def compare(clickhouse: ClickHouse, source_sql: str, objects: Objects) -> dict:
 def _checksums(clickhouse: ClickHouse, table: str, columns: list[Column]) -> dict:
     """Sums of hashes: the order of rows doesn't matter, everything else does."""
     sums = [f"{column.checksum} AS c{n}" for n, column in enumerate(columns)]
-    everything = ", ".join(
-        f"isNull({_identifier(column.name)}), {column.text}" for column in columns
-    )
+    everything = ", ".join(f"isNull({_identifier(column.name)}), {column.text}" for column in columns)
     # Columns could be right one by one and still be mixed up between rows.
     sums.append(f"sum(cityHash64({everything})) AS whole")
     (row,) = clickhouse.rows(
@@ -160,16 +156,11 @@ def _check_names(clickhouse: ClickHouse, columns: list[Column], objects: Objects
     return [] if wanted == names else [f"columns are {names}, not {wanted}"]
 
 
-def _check_json_keys(
-    clickhouse: ClickHouse, columns: list[Column], objects: Objects
-) -> tuple[list[Column], list[str]]:
+def _check_json_keys(clickhouse: ClickHouse, columns: list[Column], objects: Objects) -> tuple[list[Column], list[str]]:
     """Every line must have exactly the source's keys. Finds out which values are JSON, too."""
     lines = f"({objects.table('line String', 'LineAsString')})"
     texts = [n for n, column in enumerate(columns) if "String" in column.type]
-    nested = [
-        f"countIf(JSONType(line, {_literal(columns[n].name)}) IN ('Object', 'Array')) AS n{n}"
-        for n in texts
-    ]
+    nested = [f"countIf(JSONType(line, {_literal(columns[n].name)}) IN ('Object', 'Array')) AS n{n}" for n in texts]
     wanted = f"[{', '.join(_literal(column.name) for column in columns)}]"
     (found,) = clickhouse.rows(
         f"SELECT countIf(JSONExtractKeys(line) != {wanted}) AS wrong, any(line) AS example"
@@ -177,10 +168,7 @@ def _check_json_keys(
         output_format_json_quote_64bit_integers=0,
         **STRICT,
     )
-    columns = [
-        Column(column.name, column.type, n in texts and found[f"n{n}"] > 0)
-        for n, column in enumerate(columns)
-    ]
+    columns = [Column(column.name, column.type, n in texts and found[f"n{n}"] > 0) for n, column in enumerate(columns)]
     if not found["wrong"]:
         return columns, []
     names = [column.name for column in columns]
@@ -215,9 +203,7 @@ def _literal(text: str) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--source-sql", required=True, help="the query that was exported")
-    parser.add_argument(
-        "--object", required=True, action="append", help="s3://bucket/key, once for each file"
-    )
+    parser.add_argument("--object", required=True, action="append", help="s3://bucket/key, once for each file")
     parser.add_argument("--format", required=True, choices=FORMATS)
     parser.add_argument("--compression", default="auto", help="when the key's suffix doesn't tell")
     parser.add_argument(

@@ -34,9 +34,7 @@ class Running:
         self.started = time.monotonic()
         self._engine = engine
 
-    def connect(
-        self, settings: dict[str, str], database: str | None, params: dict[str, str] | None = None
-    ):
+    def connect(self, settings: dict[str, str], database: str | None, params: dict[str, str] | None = None):
         """A connection of its own, which is what lets queries run side by side."""
         connection = chdb.connect(self._engine.path)
         try:
@@ -98,9 +96,7 @@ class Engine:
         with self._lock:
             if query_id in self._running:
                 message = f"Query with id = {query_id} is already running."
-                raise make_error(
-                    216, "QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING", message, self.version
-                )
+                raise make_error(216, "QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING", message, self.version)
             running = Running(self, query_id, user, next(self._markers))
             self._running[query_id] = running
         try:

@@ -22,9 +22,7 @@ class PieceQueue:
     def put(self, piece: object, num_bytes: int) -> bool:
         """Waits for room. Returns False once the reader has gone: the writer should stop."""
         with self._changed:
-            while (
-                self._pieces and self._bytes + num_bytes > self._max_bytes and not self._abandoned
-            ):
+            while self._pieces and self._bytes + num_bytes > self._max_bytes and not self._abandoned:
                 self._changed.wait()
             if self._abandoned:
                 return False

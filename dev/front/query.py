@@ -126,9 +126,7 @@ def _view(result) -> memoryview:
     return memoryview(result.get_memview().view()).cast("B") if result.size() else memoryview(b"")
 
 
-def insert(
-    engine: Engine, running: Running, spec: QuerySpec, parsed: sql.Insert, data: Iterable[bytes]
-) -> None:
+def insert(engine: Engine, running: Running, spec: QuerySpec, parsed: sql.Insert, data: Iterable[bytes]) -> None:
     """Runs an INSERT whose rows come in pieces from the client."""
     try:
         connection = running.connect(spec.settings, spec.database, spec.params)
@@ -141,9 +139,7 @@ def insert(
             except BaseException:
                 inserter.cancel()
                 raise
-            running.progress.update(
-                written_rows=done.rows_written, written_bytes=done.bytes_written
-            )
+            running.progress.update(written_rows=done.rows_written, written_bytes=done.bytes_written)
         finally:
             connection.close()
     except FrontError:
@@ -163,6 +159,4 @@ def kill(engine: Engine, spec: QuerySpec, statement: sql.Kill) -> bytes:
 
 
 def not_implemented(engine: Engine, what: str) -> FrontError:
-    return make_error(
-        48, "NOT_IMPLEMENTED", f"{what} is not supported by this front", engine.version
-    )
+    return make_error(48, "NOT_IMPLEMENTED", f"{what} is not supported by this front", engine.version)

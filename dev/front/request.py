@@ -57,18 +57,12 @@ class Arguments:
 
     @property
     def params(self) -> dict[str, str]:
-        return {
-            name.removeprefix("param_"): value
-            for name, value in self.values.items()
-            if name.startswith("param_")
-        }
+        return {name.removeprefix("param_"): value for name, value in self.values.items() if name.startswith("param_")}
 
     @property
     def settings(self) -> dict[str, str]:
         return {
-            name: value
-            for name, value in self.values.items()
-            if name not in RESERVED and not name.startswith("param_")
+            name: value for name, value in self.values.items() if name not in RESERVED and not name.startswith("param_")
         }
 
     @property
@@ -158,14 +152,9 @@ class Accounts:
         """Returns the user's name, or raises what a server answers."""
         user, password = _credentials(headers, values, version)
         right = hmac.compare_digest(user.encode(), self.user.encode())
-        right &= hmac.compare_digest(
-            password.encode("utf-8", "surrogateescape"), self.password.encode()
-        )
+        right &= hmac.compare_digest(password.encode("utf-8", "surrogateescape"), self.password.encode())
         if not right:
-            message = (
-                f"{user}: Authentication failed: password is incorrect, "
-                "or there is no user with such name."
-            )
+            message = f"{user}: Authentication failed: password is incorrect, or there is no user with such name."
             raise _auth_error(message, version)
         return user
 

@@ -31,9 +31,7 @@ SUMMARY_FIELDS = [
 class ResponseWriter:
     """One response on one connection."""
 
-    def __init__(
-        self, connection: socket.socket, chunked: bool, keep_alive: bool, exception_form: str
-    ):
+    def __init__(self, connection: socket.socket, chunked: bool, keep_alive: bool, exception_form: str):
         self._connection = connection
         self._chunked = chunked
         self._exception_form = exception_form

@@ -107,9 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             self._writer.headers["X-ClickHouse-Query-Id"] = running.query_id
             self._route(head, rest, arguments, running)
 
-    def _route(
-        self, head: bytes, rest: Iterator[bytes], arguments: request.Arguments, running: Running
-    ) -> None:
+    def _route(self, head: bytes, rest: Iterator[bytes], arguments: request.Arguments, running: Running) -> None:
         engine = self._front.engine
         # Bytes of rows need not be UTF-8, and the engine must get back what came in.
         text = head.decode("utf-8", "surrogateescape")

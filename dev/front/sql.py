@@ -4,9 +4,7 @@ import re
 from dataclasses import dataclass
 
 # Literals, quoted names and comments: their insides must not be taken for keywords.
-_OPAQUE = re.compile(
-    r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|--[^\n]*|/\*.*?\*/", re.DOTALL
-)
+_OPAQUE = re.compile(r"'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.)*\"|`(?:[^`\\]|\\.)*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _FORMAT_AT_END = re.compile(r"\bFORMAT\s+(\w+)\s*(?:SETTINGS\b[^;]*)?[;\s]*$", re.IGNORECASE)
 _INSERT = re.compile(r"\s*INSERT\s+(?:INTO\s+)?", re.IGNORECASE)
 _INSERT_SOURCE = re.compile(
@@ -60,9 +58,7 @@ def parse_insert(text: str) -> Insert | None:
     masked = mask(text)
     if not _INSERT.match(masked):
         return None
-    source = next(
-        (each for each in _INSERT_SOURCE.finditer(masked) if _is_outside(masked, each)), None
-    )
+    source = next((each for each in _INSERT_SOURCE.finditer(masked) if _is_outside(masked, each)), None)
     if not source or source["query"]:
         return None
     if source["values"]:
@@ -108,7 +104,5 @@ def mentions_processes(text: str) -> bool:
 
 def quote(value: str) -> str:
     """A string literal."""
-    escaped = (
-        value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\0", "\\0")
-    )
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\0", "\\0")
     return f"'{escaped}'"

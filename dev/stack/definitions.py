@@ -109,9 +109,7 @@ def _clickhouse_variables(instance: Instance) -> dict[str, str]:
         "CLICKHOUSE_USER": "default",
         "CLICKHOUSE_PASSWORD": instance.secret("clickhouse"),
         "CLICKHOUSE_DATABASE": "default",
-        "BATCH_EXPORT_TEST_CLICKHOUSE_HTTPS_URL": (
-            f"https://localhost:{instance.port('clickhouse_https')}"
-        ),
+        "BATCH_EXPORT_TEST_CLICKHOUSE_HTTPS_URL": (f"https://localhost:{instance.port('clickhouse_https')}"),
         "BATCH_EXPORT_TEST_CA_FILE": str(instance.folder / "tls" / "ca.pem"),
     }
 
@@ -125,9 +123,7 @@ def _s3_command(instance: Instance) -> Command:
     config = folder / "s3.json"
     identity = {
         "name": "dev",
-        "credentials": [
-            {"accessKey": instance.secret("s3_access", 20), "secretKey": instance.secret("s3", 40)}
-        ],
+        "credentials": [{"accessKey": instance.secret("s3_access", 20), "secretKey": instance.secret("s3", 40)}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
     _write_private(config, json.dumps({"identities": [identity]}))

@@ -64,9 +64,7 @@ class Instance:
         return _parse_env(self.env_file)
 
     def write_env(self, variables: dict[str, str]) -> None:
-        lines = [
-            f"# Variables of the development services '{self.name}'. For: . {self.env_file.name}"
-        ]
+        lines = [f"# Variables of the development services '{self.name}'. For: . {self.env_file.name}"]
         lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         _write_private(self.env_file, "\n".join(lines) + "\n")
 

@@ -70,9 +70,7 @@ class FrontProcess:
 
     def tls_connection(self) -> http.client.HTTPSConnection:
         context = ssl.create_default_context(cafile=self.ca_file)
-        return http.client.HTTPSConnection(
-            "localhost", self.https_port, timeout=ANSWER_SECONDS, context=context
-        )
+        return http.client.HTTPSConnection("localhost", self.https_port, timeout=ANSWER_SECONDS, context=context)
 
     def query(self, text: str | bytes = b"", method="POST", headers=None, **arguments):
         """One request on a connection of its own; returns (status, headers, body)."""

@@ -67,9 +67,7 @@ class Login(unittest.TestCase):
         for headers, arguments in wrong:
             answered, body = self.check(headers, 403, **arguments)
             self.assertEqual(answered["X-ClickHouse-Exception-Code"], "516")
-            self.assertRegex(
-                body.decode(), r"^Code: 516\. DB::Exception: .*\(AUTHENTICATION_FAILED\)"
-            )
+            self.assertRegex(body.decode(), r"^Code: 516\. DB::Exception: .*\(AUTHENTICATION_FAILED\)")
 
     def test_two_ways_at_once(self):
         self.check(basic() | {"X-ClickHouse-User": "default"}, 403)
@@ -137,9 +135,7 @@ class Queries(unittest.TestCase):
         self.assertEqual(answered["X-ClickHouse-Query-Id"], "my-id")
         self.assertRegex(answered["X-ClickHouse-Exception-Tag"], r"^[a-z]{16}$")
         self.assertEqual(json.loads(answered["X-ClickHouse-Summary"])["read_rows"], "1000")
-        summary = json.loads(
-            front.query("SELECT number FROM numbers(7)")[1]["X-ClickHouse-Summary"]
-        )
+        summary = json.loads(front.query("SELECT number FROM numbers(7)")[1]["X-ClickHouse-Summary"])
         self.assertEqual((summary["read_rows"], summary["result_rows"]), ("7", "7"))
 
     def test_connection_is_kept(self):
@@ -180,9 +176,7 @@ class Errors(unittest.TestCase):
             status, answered, body = front.query(text, max_execution_time=1)
             self.assertEqual(status, expected, body)
             self.assertEqual(answered["X-ClickHouse-Exception-Code"], str(code))
-            pattern = (
-                rf"^Code: {code}\. DB::Exception: .*\({name}\) \(version .* \(official build\)\)\n$"
-            )
+            pattern = rf"^Code: {code}\. DB::Exception: .*\({name}\) \(version .* \(official build\)\)\n$"
             self.assertRegex(body.decode(), re.compile(pattern, re.DOTALL))
 
     def test_unknown_setting(self):
@@ -209,8 +203,7 @@ class LateErrors(unittest.TestCase):
         self.assertFalse(body.endswith(b"0\r\n\r\n"), "the response must not end cleanly")
         last = _chunks(body)[-1]
         match = re.fullmatch(
-            rb"\r\n__exception__\r\n%s\r\n(Code: 395\..*\n)(\d+) %s\r\n__exception__\r\n"
-            % (tag, tag),
+            rb"\r\n__exception__\r\n%s\r\n(Code: 395\..*\n)(\d+) %s\r\n__exception__\r\n" % (tag, tag),
             last,
             re.DOTALL,
         )
@@ -334,9 +327,7 @@ class Inserts(unittest.TestCase):
         self.assertEqual(front.query("SELECT hex(b) FROM t")[2], b"FF000A\n")
 
     def test_many_rows_in_chunks(self):
-        pieces = (
-            b"".join(b"%d\tx\n" % (n + k) for k in range(1000)) for n in range(0, 500000, 1000)
-        )
+        pieces = (b"".join(b"%d\tx\n" % (n + k) for k in range(1000)) for n in range(0, 500000, 1000))
         with contextlib.closing(front.connection()) as connection:
             connection.request(
                 "POST",

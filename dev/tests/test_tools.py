@@ -79,9 +79,7 @@ class Data(unittest.TestCase):
         checksum = "SELECT sum(cityHash64(*)) FROM (SELECT * FROM {}) SETTINGS max_threads = 2"
         with contextlib.redirect_stderr(io.StringIO()), mock.patch.object(data, "SLICE_ROWS", 700):
             data.load_events(clickhouse, "again", EVENTS)
-        self.assertEqual(
-            clickhouse.query(checksum.format("events")), clickhouse.query(checksum.format("again"))
-        )
+        self.assertEqual(clickhouse.query(checksum.format("events")), clickhouse.query(checksum.format("again")))
 
 
 class Verify(unittest.TestCase):
@@ -96,9 +94,7 @@ class Verify(unittest.TestCase):
     def verify(self, *objects: str, file_format="Parquet", source="SELECT * FROM events"):
         keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
         with mock.patch.dict(os.environ, keys):
-            return verify.compare(
-                clickhouse, source, verify.Objects(list(objects), file_format, "auto", endpoint)
-            )
+            return verify.compare(clickhouse, source, verify.Objects(list(objects), file_format, "auto", endpoint))
 
     def test_equal(self):
         whole = "SELECT * FROM events"
@@ -109,8 +105,7 @@ class Verify(unittest.TestCase):
 
     def test_equal_in_two_files(self):
         halves = [
-            self.write(f"{n}.parquet", "Parquet", f"SELECT * FROM events WHERE _offset % 2 = {n}")
-            for n in (0, 1)
+            self.write(f"{n}.parquet", "Parquet", f"SELECT * FROM events WHERE _offset % 2 = {n}") for n in (0, 1)
         ]
         self.assertTrue(self.verify(*halves)["equal"])
         report = self.verify(halves[0], halves[0])
@@ -132,12 +127,8 @@ class Verify(unittest.TestCase):
     def test_differences(self):
         cases = {
             "SELECT * REPLACE (if(_offset = 5, '', event) AS event) FROM events": ["event"],
-            "SELECT * REPLACE (toDateTime64(timestamp, 3, 'UTC') AS timestamp) FROM events": [
-                "timestamp"
-            ],
-            "SELECT * REPLACE (if(_offset = 5, NULL, inserted_at) AS inserted_at) FROM events": [
-                "inserted_at"
-            ],
+            "SELECT * REPLACE (toDateTime64(timestamp, 3, 'UTC') AS timestamp) FROM events": ["timestamp"],
+            "SELECT * REPLACE (if(_offset = 5, NULL, inserted_at) AS inserted_at) FROM events": ["inserted_at"],
         }
         for select, expected in cases.items():
             for file_format, table_format in verify.FORMATS.items():
