@@ -145,7 +145,7 @@ impl Engine {
             layout: FileLayout {
                 output: export.output,
                 schema: Arc::clone(query.plan.schema()),
-                json_columns: query.json_columns,
+                json_columns: query.json_columns(),
                 invalid_utf8: export.source.invalid_utf8,
             },
             limits: export.limits,

@@ -7,6 +7,7 @@ mod cli;
 mod exports;
 mod failures;
 mod faults;
+mod golden;
 mod matrix;
 mod s3;
 mod services;

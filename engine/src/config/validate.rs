@@ -157,7 +157,10 @@ impl Check {
         ];
         let of_sql = [("query", raw.query.is_some()), ("query_file", raw.query_file.is_some())];
         let example = "use events for the reference system's events, or sql with a query of your own";
-        match self.required("source.model", raw.model.as_deref(), example)?.as_str() {
+        // A query says it all.
+        let own_query = raw.query.is_some() || raw.query_file.is_some();
+        let named = raw.model.as_deref().or(own_query.then_some("sql"));
+        match self.required("source.model", named, example)?.as_str() {
             "events" => {
                 self.not_for("events", "sql", &of_sql);
                 self.events(raw)

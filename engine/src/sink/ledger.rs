@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// A number is *pending* from the moment it is cut until its upload is recorded, so no two parts ever hold the same one;
 /// numbers are contiguous from 1. A file completes only when every number is recorded.
 #[derive(Debug)]
-pub struct PartLedger {
+pub(crate) struct PartLedger {
     parts: BTreeMap<PartNumber, Option<UploadedPart>>,
     next: PartNumber,
 }
@@ -28,7 +28,7 @@ impl PartLedger {
     ///
     /// # Errors
     /// `Data` when the file would have more parts than S3 takes.
-    pub fn cut(&mut self) -> Result<PartNumber> {
+    pub(crate) fn cut(&mut self) -> Result<PartNumber> {
         let number = self.next;
         if number.get() > MAX_PARTS {
             return Err(Error::data(format!(
@@ -44,7 +44,7 @@ impl PartLedger {
     ///
     /// # Errors
     /// `Internal` for a number that isn't pending.
-    pub fn record(&mut self, part: UploadedPart) -> Result<()> {
+    pub(crate) fn record(&mut self, part: UploadedPart) -> Result<()> {
         match self.parts.get_mut(&part.number) {
             Some(slot @ None) => {
                 *slot = Some(part);
@@ -57,7 +57,7 @@ impl PartLedger {
 
     /// How many numbers have been given out.
     #[must_use]
-    pub fn num_cut(&self) -> u32 {
+    pub(crate) fn num_cut(&self) -> u32 {
         self.next.get() - 1
     }
 
@@ -65,7 +65,7 @@ impl PartLedger {
     ///
     /// # Errors
     /// `Internal` when one is still pending: the file must not complete.
-    pub fn into_complete(self) -> Result<Vec<UploadedPart>> {
+    pub(crate) fn into_complete(self) -> Result<Vec<UploadedPart>> {
         self.parts
             .into_iter()
             .map(|(number, part)| {

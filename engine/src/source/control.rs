@@ -63,11 +63,12 @@ pub async fn describe(
 /// # Errors
 /// Whatever kept the order from reaching the server: the query may still run then.
 pub async fn kill(transport: &Transport, query_id: &str) -> Result<()> {
+    // A literal, since servers don't take parameters in this statement everywhere.
+    let killed = query_id.replace('\\', "\\\\").replace('\'', "\\'");
     let request = Request {
-        sql: "KILL QUERY WHERE query_id = {killed:String} ASYNC FORMAT TabSeparated".to_owned(),
+        sql: format!("KILL QUERY WHERE query_id = '{killed}' ASYNC FORMAT TabSeparated"),
         query_id: format!("{query_id}-kill"),
-        parameters: BTreeMap::from([("killed".to_owned(), query_id.to_owned())]),
-        settings: BTreeMap::new(),
+        ..Request::default()
     };
     match tokio::time::timeout(KILL_TIMEOUT, transport.fetch_text(&request)).await {
         Ok(answer) => answer.map(drop).map_err(|error| error.context("kill the query")),

@@ -17,8 +17,6 @@ use crate::interval::Interval;
 pub struct PlannedQuery {
     /// The columns as read and as written.
     pub plan: TypePlan,
-    /// The columns that hold JSON as text.
-    pub json_columns: Vec<String>,
     query: ExportQuery,
 }
 
@@ -38,9 +36,8 @@ impl PlannedQuery {
         let columns =
             control::describe(transport, &model.sql, &model.parameters, &source.settings, &describe_id).await?;
         let plan = TypePlan::new(&columns, model.json_columns)?;
-        let json_columns = model.json_columns.iter().map(|name| (*name).to_owned()).collect();
         let query = ExportQuery::new(model, &plan, &source.settings)?;
-        Ok(Self { plan, json_columns, query })
+        Ok(Self { plan, query })
     }
 
     /// Sends the query and reads the stream's schema. Settings that an older server doesn't know, and that the plan makes
@@ -68,6 +65,13 @@ impl PlannedQuery {
                 }
             }
         }
+    }
+
+    /// The columns that hold JSON as text: the model's own, and those whose type is JSON.
+    #[must_use]
+    pub fn json_columns(&self) -> Vec<String> {
+        let json = self.plan.columns().iter().filter(|column| column.holds_json);
+        json.map(|column| column.name().to_owned()).collect()
     }
 
     /// The parameters that are sent, for showing.
