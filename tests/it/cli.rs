@@ -7,22 +7,22 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 /// A folder of files that a test makes.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    fn new(test: &str) -> Self {
+    pub(crate) fn new(test: &str) -> Self {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{test}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("a folder");
         Self(path)
     }
 
-    fn file(&self, name: &str, text: &str) -> &Self {
+    pub(crate) fn file(&self, name: &str, text: &str) -> &Self {
         fs::write(self.0.join(name), text).expect("a file");
         self
     }
 
     /// Runs the program here, with these variables and no others.
-    fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
+    pub(crate) fn run_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Run {
         let output = Command::new(env!("CARGO_BIN_EXE_batch-export"))
             .args(arguments)
             .current_dir(&self.0)
@@ -45,19 +45,19 @@ impl Drop for Folder {
 }
 
 #[derive(Debug)]
-struct Run {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Run {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl Run {
-    fn new(output: &Output) -> Self {
+    pub(crate) fn new(output: &Output) -> Self {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("text");
         Self { code: output.status.code(), stdout: text(&output.stdout), stderr: text(&output.stderr) }
     }
 
-    fn error(&self) -> Value {
+    pub(crate) fn error(&self) -> Value {
         let document: Value = serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"));
         assert_eq!(document["schema_version"], 1);
         document["error"].clone()

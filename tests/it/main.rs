@@ -4,6 +4,7 @@
 
 mod check;
 mod cli;
+mod commands;
 mod exports;
 mod failures;
 mod faults;
