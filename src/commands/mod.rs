@@ -1,0 +1,6 @@
+//! One file per command.
+
+pub(crate) mod check;
+pub(crate) mod run;
+pub(crate) mod runs;
+pub(crate) mod worker;
