@@ -26,6 +26,7 @@ use crate::sink::s3_object::{Aborted, ObjectSpec, S3Object};
 use crate::source::control;
 use crate::source::stream::PlannedQuery;
 use crate::source::transport::Transport;
+use crate::source::type_name::type_name;
 use crate::stop::Stop;
 
 /// What a check may do to the destination.
@@ -86,7 +87,7 @@ pub struct CheckedColumn {
     pub name: String,
     /// ClickHouse's type.
     pub source_type: String,
-    /// The Arrow type that is written.
+    /// The type that is written, such as `Timestamp(ms, UTC)`.
     pub written_type: String,
     /// Whether it may be null.
     pub nullable: bool,
@@ -139,7 +140,7 @@ impl CheckReport {
             .map(|column| CheckedColumn {
                 name: column.name().to_owned(),
                 source_type: column.source_type.clone(),
-                written_type: column.field.data_type().to_string(),
+                written_type: type_name(column.field.data_type()),
                 nullable: column.field.is_nullable(),
                 holds_json: column.holds_json,
             })

@@ -120,7 +120,8 @@ impl Engine {
     #[tracing::instrument(name = "export.run", skip_all, fields(export = export.id, run_id = identity.run_id, attempt = identity.attempt))]
     pub async fn run(&self, export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<RunReport> {
         let transport = Transport::new(&export.source.connection)?;
-        let prepared = unless_stopped(&context.stop, prepare(&transport, export, identity, context)).await?;
+        let preparing = Box::pin(prepare(&transport, export, identity, context));
+        let prepared = unless_stopped(&context.stop, preparing).await?;
         let query_id = query_id(&identity.run_id, identity.attempt);
         let result = self.copy(&transport, export, prepared, &query_id, context).await;
         if result.is_err()
@@ -201,11 +202,13 @@ async fn prepare(
     let key =
         object_key(&destination.prefix, destination.key_layout, &export.id, table, &identity.interval, export.output)?;
     let owner = Ownership::new(&export.id, identity);
-    let spec = ObjectSpec::new(destination, key, export.output, owner.clone());
+    let mut spec = ObjectSpec::new(destination, key, export.output, owner.clone());
+    let found = find_existing(&client, &spec.bucket, &spec.key, &context.stop, &context.progress).await?;
     if destination.key_layout == KeyLayout::Reference {
-        let found = find_existing(&client, &spec.bucket, &spec.key, &context.stop, &context.progress).await?;
         found.require_replaceable(&owner, &spec.uri())?;
     }
+    // What lies there now may only change by us: an attempt that a successor has overtaken is refused by the store.
+    spec.precondition = found.precondition();
     let object = S3Object::new(client, spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
     Ok(Prepared { query, object, spec })
 }

@@ -20,7 +20,8 @@ const VARIABLES: [&str; 8] = [
     "AWS_REGION",
 ];
 
-const LONG: &str = "SELECT number AS id, sleepEachRow(0.0001) AS slow FROM numbers(100000000) WHERE now() > {interval_end}";
+const LONG: &str =
+    "SELECT number AS id, sleepEachRow(0.0001) AS slow FROM numbers(100000000) WHERE now() > {interval_end}";
 
 fn environment() -> Vec<(&'static str, String)> {
     VARIABLES.map(|name| (name, required(name))).to_vec()
@@ -75,10 +76,8 @@ fn a_missing_bucket_is_7_and_named() {
 #[test]
 fn an_unreachable_server_is_5() {
     let folder = folder("away", "any", "SELECT 1 AS id WHERE now() > {interval_end}");
-    let failed = folder.run_with(
-        &["run", "export.yaml", "--interval-end", "2026-01-02"],
-        &[("CLICKHOUSE_URL", "http://127.0.0.1:1")],
-    );
+    let failed = folder
+        .run_with(&["run", "export.yaml", "--interval-end", "2026-01-02"], &[("CLICKHOUSE_URL", "http://127.0.0.1:1")]);
     assert_eq!(failed.code, Some(5), "{failed:?}");
     assert!(failed.stderr.contains("127.0.0.1:1"), "{failed:?}");
 }
@@ -120,7 +119,9 @@ async fn check_shows_columns_and_finds_a_missing_bucket() {
     let variables = environment.iter().map(|(name, value)| (*name, value.as_str())).collect::<Vec<_>>();
     let good = folder("check", &bucket.name, query).run_with(&["check", "export.yaml"], &variables);
     assert_eq!(good.code, Some(0), "{good:?}");
-    assert!(good.stdout.contains("UUID") && good.stdout.contains("Utf8"), "{good:?}");
+    for shown in ["ok       upload: ", "UUID", "String", "Timestamp(ms, UTC)"] {
+        assert!(good.stdout.contains(shown), "{shown}: {good:?}");
+    }
     assert_eq!((bucket.keys().await.len(), bucket.uploads().await.len()), (0, 0), "check left something");
 
     let bad = folder("check-bad", "no-such-bucket", query).run_with(&["check", "export.yaml"], &variables);

@@ -12,3 +12,4 @@ mod golden;
 mod matrix;
 mod s3;
 mod services;
+mod temporal;

@@ -26,7 +26,7 @@ pub(super) struct JsonRows {
 
 impl JsonRows {
     pub(super) fn new(schema: &SchemaRef, json_columns: &[String]) -> Self {
-        let row_overhead = schema.fields().iter().map(|field| overhead(field)).sum::<u64>() + 2;
+        let row_overhead = schema.fields().iter().map(overhead).sum::<u64>() + 2;
         Self { factory: Arc::new(Encoders { json_columns: json_columns.to_vec() }), row_overhead }
     }
 

@@ -91,8 +91,8 @@ mod tests {
         let batch = batch();
         let whole = row_sizes(&batch);
         assert_eq!(whole, [4 + 4 + 3, 4 + 3 + 4, 4 + 1 + 4 + 8]);
-        for row in 0..batch.num_rows() {
-            assert_eq!(row_sizes(&batch.slice(row, 1)), [whole[row]]);
+        for (row, size) in whole.iter().enumerate() {
+            assert_eq!(row_sizes(&batch.slice(row, 1)), [*size]);
         }
     }
 }

@@ -8,6 +8,7 @@ use super::client::{S3Client, SMALL_REQUEST_TIMEOUT};
 use super::key::uri;
 use super::metadata::Ownership;
 use super::retry::{RetryPolicy, Tries};
+use super::s3_object::Precondition;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::progress::Progress;
 use crate::stop::Stop;
@@ -78,6 +79,16 @@ pub async fn find_existing(
 }
 
 impl Existing {
+    /// What must still hold of the key when our object becomes visible; nothing where we couldn't look.
+    #[must_use]
+    pub fn precondition(&self) -> Precondition {
+        match self {
+            Self::Nothing => Precondition::Absent,
+            Self::Object(ExistingObject { etag: Some(etag), .. }) => Precondition::Unchanged(etag.clone()),
+            Self::Object(_) | Self::Unreadable => Precondition::None,
+        }
+    }
+
     /// Refuses to replace what another export, or somebody else, wrote. What can't be told passes: the reference
     /// system's own objects have no metadata, and some stores drop it.
     ///

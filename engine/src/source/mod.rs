@@ -9,6 +9,7 @@ pub mod type_plan;
 mod clickhouse_type;
 mod lexer;
 mod names;
+pub(crate) mod type_name;
 
 mod body;
 pub mod conform;
