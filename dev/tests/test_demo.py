@@ -207,6 +207,7 @@ class Looks(unittest.TestCase):
 
 class Surroundings(unittest.TestCase):
     def test_only_the_services_variables_are_adopted(self):
+        """And in a server that somebody brings, no table of theirs is touched."""
         theirs = {
             "PATH": "/bin",
             "AWS_PROFILE": "work",
@@ -216,21 +217,32 @@ class Surroundings(unittest.TestCase):
         }
         services = {
             "TEMPORAL_ADDRESS": "127.0.0.1:7233",
+            "CLICKHOUSE_URL": "http://127.0.0.1:8123",
+            "CLICKHOUSE_DATABASE": "default",
             "AWS_ACCESS_KEY_ID": "ours",
             "BATCH_EXPORT_TEST_CA_FILE": "ca.pem",
         }
-        for is_ours in (True, False):
-            with (
-                mock.patch.dict(os.environ, theirs, clear=True),
-                mock.patch.object(demo, "is_ours", return_value=is_ours),
-            ):
-                demo.adopt(services)
+        for addresses in (set(), {"TEMPORAL_ADDRESS", "CLICKHOUSE_URL"}):
+            with mock.patch.dict(os.environ, theirs, clear=True):
+                demo.adopt(services, addresses)
                 adopted = dict(os.environ)
-            self.assertEqual(adopted.get("TEMPORAL_CONFIG_FILE"), os.devnull if is_ours else None)
+            profile = None if addresses else os.devnull
+            self.assertEqual(adopted.get("TEMPORAL_CONFIG_FILE"), profile)
+            database = demo.OWN_DATABASE if addresses else "default"
+            self.assertEqual(adopted["CLICKHOUSE_DATABASE"], database)
             self.assertEqual(adopted["AWS_ACCESS_KEY_ID"], "ours")
             self.assertEqual(adopted["PATH"], "/bin")
             for name in (*theirs, "BATCH_EXPORT_TEST_CA_FILE"):
                 self.assertTrue(name == "PATH" or name not in adopted, name)
+
+    def test_a_sourced_file_of_ours_brings_nothing(self):
+        environment = {"CLICKHOUSE_URL": "http://127.0.0.1:8123", "TEMPORAL_ADDRESS": ""}
+        for is_ours, expected in ((True, set()), (False, {"CLICKHOUSE_URL"})):
+            with (
+                mock.patch.dict(os.environ, environment, clear=True),
+                mock.patch.object(demo, "is_ours", return_value=is_ours),
+            ):
+                self.assertEqual(demo.brought(), expected)
 
 
 if __name__ == "__main__":
