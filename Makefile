@@ -64,14 +64,14 @@ $(TOOLS)/cargo-machete: Makefile
 	@touch $@
 
 unit: setup ## Runs the tests that need no service
-	cargo test --workspace --lib --bins --locked
-	cargo test --workspace --doc --locked
+	cargo test --workspace --locked --lib --bins
+	cargo test --workspace --locked --doc
 
 front: setup ## Tests the development services themselves
 	$(PYTHON) -m unittest discover -s dev/tests -t dev
 
 integration: services ## Runs the tests against the real services
-	. ./$(ENV_FILE) && cargo test --workspace --tests --locked
+	. ./$(ENV_FILE) && cargo test --workspace --locked --test '*'
 
 bench: build ## Measures against ClickHouse's own export, side by side
 	@$(PYTHON) dev/services.py up --name bench

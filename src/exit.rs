@@ -59,7 +59,7 @@ impl Exit {
 pub(crate) struct Failure {
     /// The exit code.
     pub(crate) exit: Exit,
-    report: FailureReport,
+    report: Box<FailureReport>,
     /// What people read, where it is longer than the message.
     text: Option<String>,
     is_written: bool,
@@ -103,7 +103,7 @@ impl Failure {
             others: Vec::new(),
             faults: Vec::new(),
         };
-        Self { exit, report, text: None, is_written: false }
+        Self { exit, report: Box::new(report), text: None, is_written: false }
     }
 
     /// Something that was named on the command line doesn't exist.
@@ -120,7 +120,7 @@ impl Failure {
     }
 
     /// The same failure, with another one beside it that doesn't change the code.
-    pub(crate) fn with_other(mut self, other: Error) -> Self {
+    pub(crate) fn with_other(mut self, other: &Error) -> Self {
         self.report.others.push(other.to_string());
         self
     }
@@ -159,7 +159,13 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let mut failure = Self::new(Exit::of(&error), error.kind().as_str(), error.message());
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        let mut failure = Self::new(Exit::of(error), error.kind().as_str(), error.message());
         failure.report.retryable = error.is_retryable();
         failure.report.others = error.others().iter().map(ToString::to_string).collect();
         failure

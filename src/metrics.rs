@@ -37,6 +37,10 @@ const RETRIES: Description =
     Description("batch_export_s3_retries", "Requests to the destination that were tried again in place");
 const MEMORY_LIMIT: Description =
     Description("batch_export_memory_limit_bytes", "The most that the pipelines at work may hold, together");
+const QUEUE_BLOCKS: Description =
+    Description("batch_export_queue_blocks", "Blocks that wait for a consumer, in the pipelines at work");
+const BUFFER_BYTES: Description =
+    Description("batch_export_buffer_bytes", "Bytes of the source that the pipelines at work hold");
 const LAST_SUCCESS: Description = Description(
     "batch_export_last_success_interval_end_timestamp_seconds",
     "End of the latest interval that was exported: time of the data, not of the clock",
@@ -70,6 +74,8 @@ pub(crate) struct Metrics {
     parts: Counters,
     retries: Counters,
     memory_limit: Gauges,
+    queue_blocks: Gauges,
+    buffer_bytes: Gauges,
     last_success: Gauges,
     heartbeats: Counters,
     resident_memory: Gauge<i64, AtomicI64>,
@@ -93,6 +99,8 @@ impl Metrics {
             parts: register(&mut registry, PARTS, Family::default()),
             retries: register(&mut registry, RETRIES, Family::default()),
             memory_limit: register(&mut registry, MEMORY_LIMIT, Family::default()),
+            queue_blocks: register(&mut registry, QUEUE_BLOCKS, Family::default()),
+            buffer_bytes: register(&mut registry, BUFFER_BYTES, Family::default()),
             last_success: register(&mut registry, LAST_SUCCESS, Family::default()),
             heartbeats: register(&mut registry, HEARTBEATS, Family::default()),
             resident_memory: register(&mut registry, RESIDENT_MEMORY, Gauge::default()),
@@ -130,6 +138,12 @@ impl RunObserver for Metrics {
             (&self.retries, &alone, before.retries, now.retries),
         ] {
             family.get_or_create(labels).inc_by(now.saturating_sub(before));
+        }
+        for (family, before, now) in [
+            (&self.queue_blocks, before.queued_blocks, now.queued_blocks),
+            (&self.buffer_bytes, before.held_bytes, now.held_bytes),
+        ] {
+            family.get_or_create(&alone).inc_by(signed(now) - signed(before));
         }
     }
 
@@ -173,8 +187,8 @@ fn labels(export_id: &str, others: &[(&'static str, &str)]) -> Labels {
     labels
 }
 
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
+fn signed(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
 }
 
 /// Makes Prometheus' classic text of OpenMetrics', so that the SDK's metrics, which have no other form, can follow it:
@@ -247,5 +261,38 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
         }
         assert!(!text.contains("# EOF"));
+    }
+
+    #[test]
+    fn what_runs_hold_is_summed_until_they_end() {
+        let metrics = Metrics::new();
+        let holds = |export_id, before: (u64, u64), now: (u64, u64)| {
+            let [before, now] = [before, now].map(|(queued_blocks, held_bytes)| ProgressSnapshot {
+                queued_blocks,
+                held_bytes,
+                ..ProgressSnapshot::default()
+            });
+            metrics.attempt_progressed(export_id, &before, &now);
+        };
+        let shows = |blocks: i64, bytes: i64| {
+            let text = metrics.text();
+            for line in [
+                format!("batch_export_queue_blocks{{export=\"orders\"}} {blocks}"),
+                format!("batch_export_buffer_bytes{{export=\"orders\"}} {bytes}"),
+                "# TYPE batch_export_queue_blocks gauge".to_owned(),
+            ] {
+                assert!(text.lines().any(|found| found == line), "{line} is missing in\n{text}");
+            }
+        };
+        holds("orders", (0, 0), (3, 300));
+        holds("orders", (0, 0), (2, 50));
+        holds("people", (0, 0), (9, 900));
+        shows(5, 350);
+        holds("orders", (3, 300), (1, 100));
+        shows(3, 150);
+        holds("orders", (1, 100), (0, 0));
+        shows(2, 50);
+        holds("orders", (2, 50), (0, 0));
+        shows(0, 0);
     }
 }

@@ -154,7 +154,9 @@ impl Activities {
         let export = S3ExportInput::from_json(&input.input).and_then(|export| self.parts.resolver.resolve(&export));
         let export = export.map_err(|faults| Error::config(faults.join("; ")))?;
         let interval = Interval::new(input.run.interval.start, input.run.interval.end)?;
-        let identity = RunIdentity { run_id: input.run.run_id.clone(), attempt: number, interval };
+        // Only an activity without a workflow has no id of one, and this one always runs in a workflow.
+        let execution_id = attempt.context.info().workflow_run_id.clone().unwrap_or_default();
+        let identity = RunIdentity { run_id: input.run.run_id.clone(), execution_id, attempt: number, interval };
         let running = begun(&input.run, attempt.context, RunStatus::Running, number);
         let store = self.parts.store.clone();
         // The data doesn't wait for the record.

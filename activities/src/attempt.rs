@@ -57,7 +57,7 @@ impl Attempt<'_> {
         export: ExportConfig,
         identity: RunIdentity,
     ) -> Result<RunReport> {
-        let export_id = export.id.clone();
+        let mut reporter = Reporter::new(&export.id, self.progress, self.observer);
         let context = RunContext {
             stop: self.stop.clone(),
             progress: Arc::clone(self.progress),
@@ -67,7 +67,7 @@ impl Attempt<'_> {
         // Whatever ends this future early stops the run, which otherwise would go on unseen.
         let _stopper = StopOnDrop(self.stop);
         let mut task = tokio::spawn(run.in_current_span());
-        let result = match self.until_stopped(&mut task, &export_id).await {
+        let result = match self.until_stopped(&mut task, &mut reporter).await {
             Some(result) => result,
             None => self.wind_up(task).await,
         };
@@ -78,20 +78,16 @@ impl Attempt<'_> {
     async fn until_stopped(
         &self,
         task: &mut JoinHandle<Result<RunReport>>,
-        export_id: &str,
+        reporter: &mut Reporter,
     ) -> Option<Result<Result<RunReport>, JoinError>> {
         let margin = (self.start_to_close / 10).min(DEADLINE_MARGIN);
         let deadline = Instant::now() + self.start_to_close.saturating_sub(margin);
         let mut report = tokio::time::interval(REPORT_EVERY);
-        let mut reported = ProgressSnapshot::default();
         loop {
             tokio::select! {
                 biased;
-                result = &mut *task => {
-                    self.report(export_id, &mut reported);
-                    return Some(result);
-                }
-                _ = self.stop.stopped() => break,
+                result = &mut *task => return Some(result),
+                _ = self.stop.stopped() => return None,
                 () = self.shutdown.cancelled() => self.stop.shut_down(),
                 () = self.context.cancelled() => self.stop_as_asked().await,
                 () = tokio::time::sleep_until(deadline) => self.stop.stop(
@@ -101,11 +97,9 @@ impl Attempt<'_> {
                         self.start_to_close
                     ),
                 ),
-                _ = report.tick() => self.report(export_id, &mut reported),
+                _ = report.tick() => reporter.report(),
             }
         }
-        self.report(export_id, &mut reported);
-        None
     }
 
     /// The SDK wants the attempt to end and doesn't say why: the server does.
@@ -127,11 +121,42 @@ impl Attempt<'_> {
         tracing::error!(grace = ?STOP_GRACE, "the run did not obey the order to stop and is abandoned");
         Ok(Err(self.stop.error().context("abandoned after it did not obey the order to stop")))
     }
+}
 
-    fn report(&self, export_id: &str, reported: &mut ProgressSnapshot) {
+/// Tells the observer how far the counters have got; when it is dropped, for the last time.
+struct Reporter {
+    export_id: String,
+    progress: Arc<Progress>,
+    observer: Arc<dyn RunObserver>,
+    reported: ProgressSnapshot,
+}
+
+impl Reporter {
+    fn new(export_id: &str, progress: &Arc<Progress>, observer: &Arc<dyn RunObserver>) -> Self {
+        Self {
+            export_id: export_id.to_owned(),
+            progress: Arc::clone(progress),
+            observer: Arc::clone(observer),
+            reported: ProgressSnapshot::default(),
+        }
+    }
+
+    fn report(&mut self) {
         let now = self.progress.snapshot();
-        self.observer.attempt_progressed(export_id, reported, &now);
-        *reported = now;
+        self.advance(now);
+    }
+
+    fn advance(&mut self, now: ProgressSnapshot) {
+        self.observer.attempt_progressed(&self.export_id, &self.reported, &now);
+        self.reported = now;
+    }
+}
+
+impl Drop for Reporter {
+    fn drop(&mut self) {
+        // A run that was stopped leaves blocks in its queue, which nobody counts off again.
+        let last = ProgressSnapshot { queued_blocks: 0, held_bytes: 0, ..self.progress.snapshot() };
+        self.advance(last);
     }
 }
 
@@ -149,5 +174,38 @@ struct StopOnDrop<'a>(&'a Stop);
 impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.shut_down();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::observer::{AttemptEnd, RunEnd};
+
+    /// The gauges before and after each report.
+    #[derive(Debug, Default)]
+    struct Gauges(Mutex<Vec<[(u64, u64); 2]>>);
+
+    impl RunObserver for Gauges {
+        fn attempt_started(&self, _: &str, _: u64) {}
+        fn attempt_progressed(&self, _: &str, before: &ProgressSnapshot, now: &ProgressSnapshot) {
+            let gauges = [before, now].map(|snapshot| (snapshot.queued_blocks, snapshot.held_bytes));
+            self.0.lock().expect("no panic").push(gauges);
+        }
+        fn attempt_ended(&self, _: &str, _: u64, _: AttemptEnd, _: Duration) {}
+        fn run_ended(&self, _: &RunEnd<'_>) {}
+        fn heartbeat(&self, _: bool) {}
+    }
+
+    #[test]
+    fn an_attempt_that_ended_holds_nothing_whatever_it_left() {
+        let gauges = Arc::new(Gauges::default());
+        let observer: Arc<dyn RunObserver> = Arc::<Gauges>::clone(&gauges);
+        let mut reporter = Reporter::new("orders", &Arc::new(Progress::new()), &observer);
+        reporter.advance(ProgressSnapshot { queued_blocks: 3, held_bytes: 300, ..ProgressSnapshot::default() });
+        drop(reporter);
+        assert_eq!(*gauges.0.lock().expect("no panic"), [[(0, 0), (3, 300)], [(3, 300), (0, 0)]]);
     }
 }

@@ -37,7 +37,7 @@ pub trait RunObserver: Send + Sync + fmt::Debug {
     /// An attempt begins; its pipeline may hold so many bytes.
     fn attempt_started(&self, export_id: &str, memory_bytes: u64);
 
-    /// An attempt has got from one state of its counters to another.
+    /// An attempt has got from one state of its counters and gauges to another; the last one holds nothing any more.
     fn attempt_progressed(&self, export_id: &str, before: &ProgressSnapshot, now: &ProgressSnapshot);
 
     /// An attempt has ended; pairs with [`attempt_started`](Self::attempt_started).

@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use cadence::Cadence;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use crate::error::{Error, Result};
 
@@ -35,6 +37,17 @@ impl Interval {
         Ok(Self { start, end })
     }
 
+    /// The window of a cadence that ends at `end`, in the zone `zone`. See [`Cadence::start_before`].
+    ///
+    /// # Errors
+    /// `Config` when the window would start before all time, or `end` is finer than a microsecond.
+    pub fn ending(cadence: Cadence, end: Timestamp, zone: &TimeZone) -> Result<Self> {
+        let start = cadence
+            .start_before(end, zone)
+            .map_err(|too_early| Error::config(too_early.to_string()).with_source(too_early))?;
+        Self::new(start, end)
+    }
+
     /// The first instant in the window.
     #[must_use]
     pub const fn start(&self) -> Timestamp {
@@ -57,6 +70,7 @@ impl fmt::Display for Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     fn at(text: &str) -> Timestamp {
         text.parse().expect("a timestamp")
@@ -69,5 +83,15 @@ mod tests {
         assert!(Interval::new(at("2026-01-01T13:00:00Z"), noon).is_err());
         assert!(Interval::new(at("2026-01-01T11:00:00.000000001Z"), noon).is_err());
         assert!(Interval::new(at("2026-01-01T11:00:00.000001Z"), noon).is_ok());
+    }
+
+    #[test]
+    fn a_cadence_and_an_end_make_a_window() {
+        let end = at("2026-01-01T12:00:00Z");
+        let hour = Interval::ending(Cadence::Hour, end, &TimeZone::UTC).expect("an hour");
+        assert_eq!((hour.start(), hour.end()), (at("2026-01-01T11:00:00Z"), end));
+        let early = Interval::ending(Cadence::Hour, Timestamp::MIN, &TimeZone::UTC).expect_err("before all time");
+        assert_eq!(early.kind(), ErrorKind::Config);
+        assert!(Interval::ending(Cadence::Hour, at("2026-01-01T12:00:00.0000001Z"), &TimeZone::UTC).is_err());
     }
 }

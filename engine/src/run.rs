@@ -7,14 +7,14 @@ use futures::future::BoxFuture;
 
 use crate::config::export::{ExportConfig, KeyLayout};
 use crate::encode::FileLayout;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::interval::Interval;
 use crate::pipeline::Pipeline;
 use crate::pipeline::budget::ByteBudget;
 use crate::pipeline::cpu::CpuPool;
 use crate::pipeline::progress::Progress;
 use crate::sink::client::S3Client;
-use crate::sink::existing::find_existing;
+use crate::sink::existing::{Existing, find_existing};
 use crate::sink::key::object_key;
 use crate::sink::metadata::Ownership;
 use crate::sink::s3_object::{ObjectSpec, S3Object};
@@ -26,8 +26,10 @@ use crate::stop::Stop;
 /// Which run this is, and which try of it.
 #[derive(Debug, Clone)]
 pub struct RunIdentity {
-    /// The run's id, unique over all exports; part of query ids and of the object's metadata.
+    /// The run's id, the same for every execution of an export's interval; part of query ids and of the object's metadata.
     pub run_id: String,
+    /// The execution's id, unique: the same interval may be executed again, and even at the same time by hand.
+    pub execution_id: String,
     /// The attempt's number, from 1.
     pub attempt: u32,
     /// The window.
@@ -122,7 +124,7 @@ impl Engine {
         let transport = Transport::new(&export.source.connection)?;
         let preparing = Box::pin(prepare(&transport, export, identity, context));
         let prepared = unless_stopped(&context.stop, preparing).await?;
-        let query_id = query_id(&identity.run_id, identity.attempt);
+        let query_id = query_id(identity);
         let result = self.copy(&transport, export, prepared, &query_id, context).await;
         if result.is_err()
             && let Err(error) = control::kill(&transport, &query_id).await
@@ -140,7 +142,7 @@ impl Engine {
         query_id: &str,
         context: &RunContext,
     ) -> Result<RunReport> {
-        let Prepared { mut query, object, spec } = prepared;
+        let Prepared { mut query, object, spec, replaces } = prepared;
         let reader = unless_stopped(&context.stop, query.open(transport, query_id)).await?;
         let pipeline = Pipeline {
             layout: FileLayout {
@@ -157,6 +159,13 @@ impl Engine {
             context: context.clone(),
         };
         let report = pipeline.run(reader).await?;
+        if report.object.is_none() && replaces {
+            return Err(Error::data(format!(
+                "the window has no rows now, but {} has rows of an earlier run; if they are gone for good, delete the object or \
+                 set write_empty",
+                spec.uri()
+            )));
+        }
         let file = report.object.map(|object| FileReport {
             bucket: spec.bucket.clone(),
             key: spec.key.clone(),
@@ -179,6 +188,8 @@ struct Prepared {
     query: PlannedQuery,
     object: S3Object,
     spec: ObjectSpec,
+    /// Whether an object lies under the key already.
+    replaces: bool,
 }
 
 /// Plans the query and the object. Nothing is written yet.
@@ -189,12 +200,12 @@ async fn prepare(
     context: &RunContext,
 ) -> Result<Prepared> {
     if identity.attempt > 1 {
-        let previous = query_id(&identity.run_id, identity.attempt - 1);
-        if let Err(error) = control::kill(transport, &previous).await {
-            tracing::warn!(error = ?error, query_id = previous, "the previous attempt's query could not be killed");
+        let earlier = query_id_prefix(identity);
+        if let Err(error) = control::kill_all(transport, &earlier).await {
+            tracing::warn!(error = ?error, query_ids = earlier, "the earlier attempts' queries could not be killed");
         }
     }
-    let query_id = query_id(&identity.run_id, identity.attempt);
+    let query_id = query_id(identity);
     let query = PlannedQuery::prepare(transport, &export.source, &identity.interval, &query_id).await?;
     let destination = &export.destination;
     let client = S3Client::connect(&destination.connection).await?;
@@ -210,12 +221,17 @@ async fn prepare(
     // What lies there now may only change by us: an attempt that a successor has overtaken is refused by the store.
     spec.precondition = found.precondition();
     let object = S3Object::new(client, spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
-    Ok(Prepared { query, object, spec })
+    Ok(Prepared { query, object, spec, replaces: matches!(found, Existing::Object(_)) })
 }
 
 /// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.
-fn query_id(run_id: &str, attempt: u32) -> String {
-    format!("batch-export-{run_id}-{attempt}")
+fn query_id(identity: &RunIdentity) -> String {
+    format!("{}{}", query_id_prefix(identity), identity.attempt)
+}
+
+/// What the queries of all attempts of one execution begin with.
+fn query_id_prefix(identity: &RunIdentity) -> String {
+    format!("batch-export-{}-{}-", identity.run_id, identity.execution_id)
 }
 
 async fn unless_stopped<T>(stop: &Stop, work: impl Future<Output = Result<T>>) -> Result<T> {

@@ -1,14 +1,11 @@
 //! `check`: whether a run would work, step by step, by the run's own code.
 //!
-//! Both sides are tried, whatever the other one says. The store is tried with small objects that are deleted again.
+//! Owns how the engine's report is shown. Does not own what is tried: see [`engine::check`]. Nothing becomes visible in
+//! the store, and nothing has to be deleted.
 
-use engine::config::validate::Export;
-use engine::error::Error;
-use engine::sink::client::S3Client;
-use engine::sink::probe::{self, StoreCapabilities, Support};
-use engine::source::control;
-use engine::source::stream::PlannedQuery;
-use engine::source::transport::Transport;
+use engine::check::{CheckReport, CheckedColumn, Depth, Outcome, check};
+use engine::interval::Interval;
+use engine::sink::probe::StoreCapabilities;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
 
@@ -20,139 +17,61 @@ use crate::output;
 
 /// What was tried and found, for machines.
 #[derive(Debug, Serialize)]
-struct CheckDocument {
-    check: CheckReport,
+struct CheckDocument<'a> {
+    check: NamedReport<'a>,
     /// The failure that leads, when something failed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<FailureReport>,
+    error: Option<&'a FailureReport>,
 }
 
-#[derive(Debug, Default, Serialize)]
-struct CheckReport {
-    export_id: String,
-    steps: Vec<Step>,
-    columns: Vec<Column>,
-    store: Option<StoreCapabilities>,
-}
-
+/// A report with the export that it is about.
 #[derive(Debug, Serialize)]
-struct Step {
-    name: &'static str,
-    passed: bool,
-    detail: String,
+struct NamedReport<'a> {
+    export_id: &'a str,
+    #[serde(flatten)]
+    report: &'a CheckReport,
 }
 
-/// A column, with the type it has and the type that is written.
-#[derive(Debug, Serialize)]
-struct Column {
-    name: String,
-    source_type: String,
-    written_type: String,
-    nullable: bool,
-    /// Whether JSONLines writes it as a nested value.
-    holds_json: bool,
-}
-
-/// Checks an export.
+/// Checks an export for the window that ends now.
 pub(crate) async fn run(arguments: &CheckArgs, process: &Process) -> Result<(), Failure> {
     let export = load_export(&arguments.config, &process.variables)?;
-    let mut check = CheckReport { export_id: export.config.id.clone(), ..CheckReport::default() };
-    check.pass("configuration", "valid");
-    let source = check.source(&export).await;
-    let destination = check.destination(&export).await;
-    let mut failures = [source, destination].into_iter().filter_map(Result::err);
+    let now = Timestamp::now().round(Unit::Minute).map_err(anyhow::Error::from)?;
+    let window = Interval::ending(export.cadence, now, &export.zone)?;
+    let report = check(&export.config, &window, Depth::NoTrace).await;
     // The sides fail each for itself: what may pass on one side doesn't make the other one's failure pass.
-    let failure = failures.next().map(|first| failures.fold(Failure::from(first), Failure::with_other));
-    let document = CheckDocument { check, error: failure.as_ref().map(|failure| failure.report().clone()) };
-    process.output.document(&document, || document.check.text())?;
+    let failure = report
+        .failures()
+        .split_first()
+        .map(|(first, others)| others.iter().fold(Failure::from(first), Failure::with_other));
+    let document = CheckDocument {
+        check: NamedReport { export_id: &export.config.id, report: &report },
+        error: failure.as_ref().map(Failure::report),
+    };
+    process.output.document(&document, || text(&report))?;
     failure.map_or(Ok(()), |failure| Err(failure.written()))
 }
 
-impl CheckReport {
-    fn pass(&mut self, name: &'static str, detail: impl Into<String>) {
-        self.steps.push(Step { name, passed: true, detail: detail.into() });
+/// A report as people read it.
+fn text(report: &CheckReport) -> String {
+    let steps = report.steps.iter().map(|step| format!("{:<8} {}: {}", word(step.outcome), step.name, step.message));
+    let mut sections = vec![steps.collect::<Vec<_>>().join("\n")];
+    if !report.columns.is_empty() {
+        sections.push(columns(&report.columns));
     }
+    sections.extend(report.store.as_ref().and_then(capabilities));
+    sections.join("\n\n")
+}
 
-    fn take<T>(&mut self, name: &'static str, result: Result<T, Error>) -> Result<T, Error> {
-        result.inspect_err(|error| self.steps.push(Step { name, passed: false, detail: error.to_string() }))
-    }
-
-    /// Signing in, the query and its types, for the window that ends now.
-    async fn source(&mut self, export: &Export) -> Result<(), Error> {
-        let source = &export.config.source;
-        let query_id = format!("batch-export-check-{}", Timestamp::now().as_microsecond());
-        let transport = self.take("source", Transport::new(&source.connection))?;
-        let version = self.take("source", control::version(&transport, &query_id).await)?;
-        self.pass("source", format!("ClickHouse {version} at {}", source.connection.url));
-        let now = Timestamp::now().round(Unit::Minute).unwrap_or_default();
-        let window = self.take("query", export.cadence.interval_ending(now, &export.zone))?;
-        let planned = PlannedQuery::prepare(&transport, source, &window, &query_id).await;
-        let planned = self.take("query", planned)?;
-        self.columns = planned
-            .plan
-            .columns()
-            .iter()
-            .map(|column| Column {
-                name: column.name().to_owned(),
-                source_type: column.source_type.clone(),
-                written_type: column.field.data_type().to_string(),
-                nullable: column.field.is_nullable(),
-                holds_json: column.holds_json,
-            })
-            .collect();
-        self.pass("query", format!("{} columns, all of them can be written", self.columns.len()));
-        Ok(())
-    }
-
-    /// Signing in, writing and deleting, and what the store honors.
-    async fn destination(&mut self, export: &Export) -> Result<(), Error> {
-        let destination = &export.config.destination;
-        let client = self.take("destination", S3Client::connect(&destination.connection).await)?;
-        let tried = probe::probe(&client, &destination.bucket, folder(&destination.prefix)).await;
-        let found = self.take("destination", tried)?;
-        self.pass(
-            "destination",
-            format!("bucket {} at {} takes objects and deletes them", destination.bucket, client.endpoint()),
-        );
-        let fencing = if found.fenced {
-            "the store keeps a late attempt from replacing what its successor published"
-        } else {
-            "the store doesn't keep a late attempt from replacing what its successor published; the last check before \
-             publishing is Temporal's"
-        };
-        self.pass("fencing", fencing);
-        if found.encryption_aes256 != Support::Yes && destination.encryption.is_some() {
-            let message = "the store doesn't encrypt objects; remove destination.encryption";
-            return self.take("encryption", Err(Error::config(message)));
-        }
-        self.store = Some(found);
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        let mut lines = self
-            .steps
-            .iter()
-            .map(|step| format!("{:<6} {}: {}", if step.passed { "ok" } else { "FAILED" }, step.name, step.detail))
-            .collect::<Vec<_>>();
-        if !self.columns.is_empty() {
-            lines.push(String::new());
-            lines.push(columns(&self.columns));
-        }
-        lines.join("\n")
+const fn word(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Ok => "ok",
+        Outcome::Warning => "warning",
+        Outcome::Failed => "FAILED",
+        Outcome::Skipped => "skipped",
     }
 }
 
-/// The part of a prefix template in front of its first variable, up to a `/`.
-fn folder(prefix: &str) -> &str {
-    match prefix.find('{') {
-        Some(variable) => &prefix[..prefix[..variable].rfind('/').map_or(0, |slash| slash + 1)],
-        None => prefix,
-    }
-}
-
-/// The columns as people read them.
-fn columns(columns: &[Column]) -> String {
+fn columns(columns: &[CheckedColumn]) -> String {
     let rows = columns.iter().map(|column| {
         let nullable = if column.nullable { "yes" } else { "no" };
         [column.name.clone(), column.source_type.clone(), column.written_type.clone(), nullable.to_owned()]
@@ -160,16 +79,49 @@ fn columns(columns: &[Column]) -> String {
     output::table(["COLUMN", "SOURCE TYPE", "WRITTEN TYPE", "NULLABLE"], rows)
 }
 
+/// What the store honors, under the names that machines read.
+fn capabilities(store: &StoreCapabilities) -> Option<String> {
+    let found = serde_json::to_value(store).ok()?;
+    let rows = found.as_object()?.iter().map(|(name, support)| {
+        let support = support.as_str().map_or_else(|| support.to_string(), str::to_owned);
+        [name.clone(), support]
+    });
+    Some(output::table(["STORE", "SUPPORT"], rows))
+}
+
 #[cfg(test)]
 mod tests {
+    use engine::check::CheckStep;
+    use engine::sink::probe::Support;
+
     use super::*;
 
     #[test]
-    fn the_store_is_tried_where_no_variable_stands() {
-        for (prefix, expected) in
-            [("", ""), ("a/b", "a/b"), ("a/{year}/b", "a/"), ("a/b-{year}", "a/"), ("{table}", "")]
-        {
-            assert_eq!(folder(prefix), expected, "{prefix}");
+    fn people_read_steps_columns_and_what_the_store_honors() {
+        let mut report = CheckReport::default();
+        let step = |outcome, message: &str| CheckStep { name: "key", outcome, message: message.to_owned(), kind: None };
+        report.steps = vec![step(Outcome::Ok, "s3://lake/a"), step(Outcome::Failed, "no such bucket")];
+        assert_eq!(text(&report), "ok       key: s3://lake/a\nFAILED   key: no such bucket");
+        report.store = Some(StoreCapabilities {
+            put_if_absent: Support::Yes,
+            put_if_unchanged: Support::Yes,
+            complete_if_absent: Support::Ignored,
+            complete_if_unchanged: Support::Refused,
+            minimum_part_size: Support::Yes,
+            part_order: Support::Yes,
+            unknown_part: Support::Yes,
+            checksums: Support::Yes,
+            checksums_verified: Support::Yes,
+            unsigned_payload: Support::Yes,
+            encryption_aes256: Support::Yes,
+            missing_bucket_at_create: Support::Yes,
+            metadata: Support::Yes,
+            complete_twice: Support::Yes,
+            fenced: false,
+        });
+        let shown = text(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in ["STORE SUPPORT", "complete_if_absent ignored", "complete_if_unchanged refused", "fenced false"] {
+            assert!(shown.contains(part), "{part}: {shown}");
         }
     }
 }

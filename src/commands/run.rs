@@ -16,7 +16,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 use runs::{RunFile, RunRecord, RunStatus, RunStore};
 use serde::Serialize;
-use workflows::cadence::Bounds;
+use workflows::bounds::Bounds;
 
 use crate::Process;
 use crate::cli::RunArgs;
@@ -72,7 +72,7 @@ pub(crate) async fn run(arguments: &RunArgs, process: &Process) -> Result<(), Fa
     let run_id = bounds.run_id(&export.config.id);
     let run = Run {
         export: &export,
-        identity: RunIdentity { run_id, attempt: 1, interval },
+        identity: RunIdentity { run_id, execution_id: uuid::Uuid::now_v7().to_string(), attempt: 1, interval },
         started_at: Timestamp::now(),
         started: Instant::now(),
     };
@@ -201,7 +201,7 @@ fn interval(arguments: &RunArgs, export: &Export) -> Result<Interval, Failure> {
     let end = instant("--interval-end", &arguments.interval_end, &export.zone)?;
     let interval = match &arguments.interval_start {
         Some(start) => Interval::new(instant("--interval-start", start, &export.zone)?, end),
-        None => export.cadence.interval_ending(end, &export.zone),
+        None => Interval::ending(export.cadence, end, &export.zone),
     };
     interval.map_err(|error: Error| Failure::new(Exit::Usage, "Usage", error.message()))
 }

@@ -126,5 +126,14 @@ async fn check_shows_columns_and_finds_a_missing_bucket() {
 
     let bad = folder("check-bad", "no-such-bucket", query).run_with(&["check", "export.yaml"], &variables);
     assert_eq!(bad.code, Some(7), "{bad:?}");
+    assert!(bad.stdout.contains("FAILED   upload: "), "{bad:?}");
     assert!(format!("{}{}", bad.stdout, bad.stderr).contains("no-such-bucket"), "{bad:?}");
+
+    let bad =
+        folder("check-json", "no-such-bucket", query).run_with(&["-o", "json", "check", "export.yaml"], &variables);
+    let document: Value = serde_json::from_str(&bad.stdout).expect("JSON only");
+    assert_eq!((bad.code, &document["error"]["exit_code"]), (Some(7), &7.into()), "{bad:?}");
+    assert_eq!(document["check"]["columns"][1]["written_type"], "Timestamp(ms, UTC)");
+    let failed = document["check"]["steps"].as_array().expect("steps").iter().find(|step| step["outcome"] == "failed");
+    assert_eq!(failed.map(|step| &step["name"]), Some(&"upload".into()), "{bad:?}");
 }

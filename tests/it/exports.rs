@@ -102,7 +102,12 @@ pub fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> ExportCon
 
 /// The identity of an export's run over the day, different for every export.
 pub fn identity(export: &ExportConfig) -> RunIdentity {
-    RunIdentity { run_id: format!("{}-{}", export.id, uuid::Uuid::new_v4().simple()), attempt: 1, interval: day() }
+    RunIdentity {
+        run_id: export.id.clone(),
+        execution_id: uuid::Uuid::new_v4().to_string(),
+        attempt: 1,
+        interval: day(),
+    }
 }
 
 /// The surroundings of a run that `stop` can stop.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind};
-use engine::run::Engine;
+use engine::run::{Engine, RunIdentity};
 use engine::stop::Stop;
 
 use crate::exports::{self, STORES, Table};
@@ -141,14 +141,14 @@ async fn a_cancelled_run_leaves_nothing() {
                 }
             };
             tokio::time::timeout(Duration::from_secs(60), half_way).await.expect("a part is uploaded");
-            assert_ne!(running_queries(&identity.run_id).await, "0");
+            assert_ne!(running_queries(&identity).await, "0");
             stop.cancel();
         };
         let (result, ()) = tokio::join!(running, stopping);
         assert_eq!(result.expect_err("cancelled").kind(), ErrorKind::Cancelled);
         assert_nothing_left(&bucket).await;
         let gone = async {
-            while running_queries(&identity.run_id).await != "0" {
+            while running_queries(&identity).await != "0" {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
@@ -156,9 +156,10 @@ async fn a_cancelled_run_leaves_nothing() {
     }
 }
 
-async fn running_queries(run_id: &str) -> String {
+async fn running_queries(identity: &RunIdentity) -> String {
     exports::query(&format!(
-        "SELECT count() FROM system.processes WHERE query_id = 'batch-export-{run_id}-1' FORMAT TabSeparatedRaw"
+        "SELECT count() FROM system.processes WHERE query_id = 'batch-export-{}-{}-1' FORMAT TabSeparatedRaw",
+        identity.run_id, identity.execution_id
     ))
     .await
 }

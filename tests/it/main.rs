@@ -5,6 +5,7 @@
 mod check;
 mod cli;
 mod commands;
+mod docs;
 mod exports;
 mod failures;
 mod faults;

@@ -56,7 +56,10 @@ fn owner(export_id: &str, attempt: u32) -> Ownership {
         "2026-01-01T01:00:00Z".parse().expect("an end"),
     );
     let interval = interval.expect("a window");
-    Ownership::new(export_id, &RunIdentity { run_id: "run-1".to_owned(), attempt, interval })
+    Ownership::new(
+        export_id,
+        &RunIdentity { run_id: "run-1".to_owned(), execution_id: "execution-1".to_owned(), attempt, interval },
+    )
 }
 
 fn spec(bucket: &str, key: &str) -> ObjectSpec {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use temporalio_macros::activity_definitions;
 use temporalio_sdk::activities::ActivityError;
 
-use crate::cadence::Bounds;
+use crate::bounds::Bounds;
 
 /// The name of the workflow.
 pub const WORKFLOW: &str = "s3-export";

@@ -53,7 +53,7 @@ fn grouped(number: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cadence::Bounds;
+    use crate::bounds::Bounds;
     use crate::contract::{ExportedFile, InsertOutput};
 
     fn run() -> RunInfo {

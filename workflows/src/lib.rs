@@ -4,7 +4,7 @@
 //! not own ClickHouse or S3: this crate never links their clients, and everything in it is deterministic: no clock, no
 //! random numbers, no environment.
 
-pub mod cadence;
+pub mod bounds;
 pub mod contract;
 pub mod options;
 pub mod payload;

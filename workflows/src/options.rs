@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use cadence::{Cadence, MIN_HEARTBEAT_TIMEOUT};
 use temporalio_common::RetryPolicy;
 
-use crate::cadence::Cadence;
 use crate::fields::Fields;
 
 /// Options of the insert: the reference system's values by interval, unless the export overrides them.
@@ -28,9 +28,6 @@ pub struct InsertOptions {
     pub maximum_attempts: u32,
 }
 
-/// The shortest heartbeat timeout: an attempt has to get its word to the server several times within it.
-pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The heartbeat timeout of an export that doesn't name one.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -49,7 +46,7 @@ impl InsertOptions {
             Cadence::Hour => 2 * HOUR,
             Cadence::Day => 24 * HOUR,
             Cadence::Week => 72 * HOUR,
-            Cadence::EveryMinutes(_) => cadence.nominal().max(Duration::from_secs(20 * 60)),
+            Cadence::Minutes(_) => cadence.usual_length().max(Duration::from_secs(20 * 60)),
         };
         Self {
             start_to_close,
@@ -73,7 +70,8 @@ impl InsertOptions {
             None => options.heartbeat_timeout = options.heartbeat_timeout.min(options.start_to_close),
         }
         if options.heartbeat_timeout < MIN_HEARTBEAT_TIMEOUT {
-            given.fault("heartbeat_timeout", "must be at least 2s");
+            let least = humantime::format_duration(MIN_HEARTBEAT_TIMEOUT);
+            given.fault("heartbeat_timeout", &format!("must be at least {least}"));
         }
         if options.heartbeat_timeout > options.start_to_close {
             given.fault("heartbeat_timeout", "must not be longer than start_to_close");
@@ -148,12 +146,15 @@ mod tests {
 
     #[test]
     fn attempts_are_as_long_as_the_reference_systems() {
-        let minutes = |cadence| InsertOptions::for_cadence(cadence).start_to_close.as_secs() / 60;
-        assert_eq!(minutes(Cadence::Hour), 120);
-        assert_eq!(minutes(Cadence::Day), 24 * 60);
-        assert_eq!(minutes(Cadence::Week), 72 * 60);
-        assert_eq!(minutes(Cadence::EveryMinutes(5)), 20);
-        assert_eq!(minutes(Cadence::EveryMinutes(45)), 45);
+        let minutes = |name: &str| {
+            let cadence = name.parse().expect("a cadence");
+            InsertOptions::for_cadence(cadence).start_to_close.as_secs() / 60
+        };
+        assert_eq!(minutes("hour"), 120);
+        assert_eq!(minutes("day"), 24 * 60);
+        assert_eq!(minutes("week"), 72 * 60);
+        assert_eq!(minutes("every 5 minutes"), 20);
+        assert_eq!(minutes("every 45 minutes"), 45);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! The input of `s3-export`: the reference system's JSON and our optional additions.
 
+use cadence::Cadence;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::Value;
 
-use crate::cadence::{Bounds, Cadence};
+use crate::bounds::Bounds;
 use crate::fields::{Faults, Fields};
 use crate::options::InsertOptions;
 use crate::secret::Secret;
@@ -153,9 +154,8 @@ impl S3ExportInput {
         let Some(end) = self.interval_end.or(scheduled) else {
             return Err("`data_interval_end` is required when no schedule starts the workflow".to_owned());
         };
-        self.cadence
-            .ending_at(end, &self.zone)
-            .ok_or_else(|| format!("`data_interval_end` is too early for the interval {}", self.cadence))
+        Bounds::ending(self.cadence, end, &self.zone)
+            .map_err(|_| format!("`data_interval_end` is too early for the interval {}", self.cadence))
     }
 }
 
@@ -172,8 +172,8 @@ fn refuse_unsupported(fields: &mut Fields<'_>) {
 
 fn read_cadence(fields: &mut Fields<'_>) -> Cadence {
     let Some(name) = fields.text("interval") else { return Cadence::Hour };
-    Cadence::from_name(&name).unwrap_or_else(|| {
-        fields.fault("interval", "must be hour, day, week, or every N minutes");
+    name.parse().unwrap_or_else(|_| {
+        fields.fault("interval", "must be hour, day, week, or every N minutes, N from 1 to 1440");
         Cadence::Hour
     })
 }

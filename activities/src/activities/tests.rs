@@ -13,7 +13,7 @@ use futures::future::BoxFuture;
 use runs::RunFilter;
 use serde_json::json;
 use temporalio_sdk::testing::{ActivityEnvironment, ActivityEnvironmentError, TestActivityInfoOptions};
-use workflows::cadence::Bounds;
+use workflows::bounds::Bounds;
 use workflows::contract::{Outcome, RunProgress};
 
 use super::*;

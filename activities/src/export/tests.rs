@@ -1,10 +1,7 @@
 use std::collections::BTreeMap;
 
-use engine::config::cadence::Cadence as EngineCadence;
 use engine::config::export::Model;
-use jiff::tz::TimeZone;
 use serde_json::{Value, json};
-use workflows::cadence::Cadence;
 
 use super::*;
 
@@ -60,20 +57,4 @@ fn faults_carry_the_inputs_own_field_names_and_no_values() {
         assert!(faults.iter().any(|fault| fault.starts_with(&format!("`{field}`"))), "{field}: {faults:?}");
     }
     assert!(!faults.concat().contains("hunter2"), "{faults:?}");
-}
-
-#[test]
-fn the_workflows_intervals_are_the_engines() {
-    for name in ["hour", "day", "week", "every 15 minutes"] {
-        for zone in ["UTC", "America/New_York", "Australia/Lord_Howe", "Africa/Cairo", "America/Santiago"] {
-            let zone = TimeZone::get(zone).expect("a known zone");
-            for day in 0..400_i64 {
-                let end = jiff::Timestamp::from_second(1_767_225_600 + day * 86_400 + 3_600).expect("in range");
-                let ours = Cadence::from_name(name).expect("a cadence").ending_at(end, &zone).expect("in range");
-                let engines: EngineCadence = name.parse().expect("a cadence");
-                let engines = engines.interval_ending(end, &zone).expect("in range");
-                assert_eq!((ours.start, ours.end), (engines.start(), engines.end()));
-            }
-        }
-    }
 }

@@ -3,7 +3,6 @@
 //! Owns the rules about fields and their sums. Does not own files on disk or the environment's variables: the program
 //! reads those once and passes them in.
 
-pub mod cadence;
 pub mod connection;
 pub mod connections;
 pub mod export;

@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use super::cadence::Cadence;
+use cadence::Cadence;
 
 /// The longest silence of an activity before another worker takes its run over, unless the export says otherwise.
 ///
 /// Source: the reference system's. The activity heartbeats several times within it.
 pub const DEFAULT_HEARTBEAT_TIMEOUT: Duration = Duration::from_mins(2);
-
-/// The shortest heartbeat timeout that leaves time for a heartbeat to be acknowledged and tried again.
-pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The limits of the activity that does an export's run.
 #[derive(Debug, Clone, Copy, PartialEq)]

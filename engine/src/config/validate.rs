@@ -2,16 +2,16 @@
 //!
 //! Does not own connections: see [`super::connections`].
 
+use cadence::{Cadence, MIN_HEARTBEAT_TIMEOUT};
 use jiff::tz::TimeZone;
 
-use super::cadence::Cadence;
 use super::connections::Connections;
 use super::export::{DestinationConfig, Encryption, ExportConfig, InvalidUtf8, KeyLayout, Model, SourceConfig};
 use super::fault::Fault;
 use super::limits::{LimitRequest, PipelineLimits};
 use super::output::Output;
 use super::raw::{RawActivity, RawDestination, RawDuration, RawExport, RawPipeline, RawSize, RawSource};
-use super::timing::{ActivityTiming, MIN_HEARTBEAT_TIMEOUT};
+use super::timing::ActivityTiming;
 use crate::source::events::{DEFAULT_LOOKBACK_DAYS, DEFAULT_TABLE, EventsModel};
 use crate::source::settings;
 use crate::source::template::SqlTemplate;

@@ -27,7 +27,8 @@ pub(super) struct JsonRows {
 impl JsonRows {
     pub(super) fn new(schema: &SchemaRef, json_columns: &[String]) -> Self {
         let row_overhead = schema.fields().iter().map(overhead).sum::<u64>() + 2;
-        Self { factory: Arc::new(Encoders { json_columns: json_columns.to_vec() }), row_overhead }
+        let json = schema.fields().iter().filter(|field| json_columns.contains(field.name()));
+        Self { factory: Arc::new(Encoders { json_columns: json.map(Arc::clone).collect() }), row_overhead }
     }
 
     /// What a row costs besides its text: names, quotes, colons, and numbers that are longer as text.
@@ -55,7 +56,8 @@ fn overhead(field: &FieldRef) -> u64 {
 /// The encoders that differ from the library's.
 #[derive(Debug)]
 struct Encoders {
-    json_columns: Vec<String>,
+    /// Top-level fields, by identity: a field within a struct may have the same name.
+    json_columns: Vec<FieldRef>,
 }
 
 impl EncoderFactory for Encoders {
@@ -67,7 +69,7 @@ impl EncoderFactory for Encoders {
     ) -> Result<Option<NullableEncoder<'a>>, ArrowError> {
         let encoder: Box<dyn Encoder + 'a> = match array.data_type() {
             DataType::Timestamp(unit, _) => Box::new(InstantEncoder::new(array, *unit)),
-            DataType::Utf8 if self.json_columns.contains(field.name()) => {
+            DataType::Utf8 if self.json_columns.iter().any(|json| Arc::ptr_eq(json, field)) => {
                 Box::new(JsonTextEncoder(array.as_string::<i32>()))
             }
             DataType::FixedSizeBinary(_) => Box::new(BytesEncoder(array.as_fixed_size_binary())),
@@ -117,8 +119,8 @@ impl Encoder for InstantEncoder<'_> {
         // ClickHouse's years, 1900 to 2299, are all within jiff's: null can't happen for data of a server.
         let Some(instant) = self.instant(row) else { return out.extend_from_slice(b"null") };
         out.push(b'"');
-        let text = self.printer.timestamp_to_string(&instant);
-        out.extend_from_slice(text.as_bytes());
+        // Memory takes every byte.
+        let _written = self.printer.print_timestamp(&instant, &mut *out);
         out.push(b'"');
     }
 }

@@ -64,17 +64,24 @@ impl LinesEncoder {
             JsonLinesCodec::Uncompressed | JsonLinesCodec::Zstd => {
                 let mut text = LineCounter::new(Vec::new());
                 self.write_all(pieces, &mut text)?;
-                (LinesBytes::Text(text.inner), text.num_lines)
+                let (text, num_lines) = text.finish().map_err(cannot_compress)?;
+                (LinesBytes::Text(text), num_lines)
             }
             JsonLinesCodec::Gzip => {
                 let mut deflater = LineCounter::new(gzip::Deflater::new());
                 self.write_all(pieces, &mut deflater)?;
-                (LinesBytes::Deflated(deflater.inner.finish().map_err(cannot_compress)?), deflater.num_lines)
+                {
+                    let (deflater, num_lines) = deflater.finish().map_err(cannot_compress)?;
+                    (LinesBytes::Deflated(deflater.finish().map_err(cannot_compress)?), num_lines)
+                }
             }
             JsonLinesCodec::Brotli => {
                 let mut encoder = LineCounter::new(brotli::Encoder::new(block_index == 0));
                 self.write_all(pieces, &mut encoder)?;
-                (LinesBytes::Brotli(encoder.inner.finish()), encoder.num_lines)
+                {
+                    let (encoder, num_lines) = encoder.finish().map_err(cannot_compress)?;
+                    (LinesBytes::Brotli(encoder.finish()), num_lines)
+                }
             }
         };
         Ok(EncodedLines { bytes, num_lines })
@@ -133,27 +140,47 @@ impl LinesFile {
     }
 }
 
-/// Counts the newlines that pass: what the file really holds, whatever the encoder believes.
+/// How much text a compressor is given at once. Unit: bytes.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// Counts the newlines that pass, which is what the file really holds, whatever the encoder believes; and hands text on in
+/// chunks of one size, so that compressed bytes can't depend on the messages that rows came in.
 struct LineCounter<W> {
     inner: W,
+    chunk: Vec<u8>,
     num_lines: u64,
 }
 
-impl<W> LineCounter<W> {
+impl<W: Write> LineCounter<W> {
     fn new(inner: W) -> Self {
-        Self { inner, num_lines: 0 }
+        Self { inner, chunk: Vec::with_capacity(CHUNK_BYTES), num_lines: 0 }
+    }
+
+    /// Hands on what is left.
+    fn finish(mut self) -> std::io::Result<(W, u64)> {
+        self.inner.write_all(&self.chunk)?;
+        Ok((self.inner, self.num_lines))
     }
 }
 
 impl<W: Write> Write for LineCounter<W> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.inner.write_all(bytes)?;
         self.num_lines += memchr::memchr_iter(b'\n', bytes).count() as u64;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(rest.len().min(CHUNK_BYTES - self.chunk.len()));
+            self.chunk.extend_from_slice(now);
+            rest = later;
+            if self.chunk.len() == CHUNK_BYTES {
+                self.inner.write_all(&self.chunk)?;
+                self.chunk.clear();
+            }
+        }
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        self.inner.flush()
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
+use arrow_select::concat::concat;
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
@@ -78,15 +79,15 @@ impl RowGroupEncoder {
     pub(super) fn encode(&self, pieces: &[RecordBatch]) -> Result<RowGroup> {
         let encode = || -> Result<RowGroup, ParquetError> {
             let mut writers = self.factory.0.create_column_writers(0)?;
-            for piece in pieces {
-                let mut next_writer = writers.iter_mut();
-                for (field, column) in self.schema.fields().iter().zip(piece.columns()) {
-                    for leaf in compute_leaves(field, column)? {
-                        let writer = next_writer
-                            .next()
-                            .ok_or_else(|| ParquetError::General("a leaf without writer".to_owned()))?;
-                        writer.write(&leaf)?;
-                    }
+            let mut next_writer = writers.iter_mut();
+            for (index, field) in self.schema.fields().iter().enumerate() {
+                // Whole columns: the writer cuts pages by what one call brings, and pages must not depend on messages.
+                let pieces = pieces.iter().map(|piece| piece.column(index).as_ref()).collect::<Vec<_>>();
+                let column = concat(&pieces)?;
+                for leaf in compute_leaves(field, &column)? {
+                    let writer =
+                        next_writer.next().ok_or_else(|| ParquetError::General("a leaf without writer".to_owned()))?;
+                    writer.write(&leaf)?;
                 }
             }
             writers.into_iter().map(|writer| writer.close()).collect()

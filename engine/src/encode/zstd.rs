@@ -13,7 +13,10 @@ use crate::sink::part_cutter::PartCutter;
 const LEVEL: i32 = 1;
 
 /// The size of one job. Unit: bytes. It bounds what the threads hold, and is part of what decides the frame's bytes.
-const JOB_BYTES: u32 = 2 * 1024 * 1024;
+const JOB_BYTES: u32 = 1024 * 1024;
+
+/// The most threads of one frame: each holds several jobs.
+const MAX_THREADS: u32 = 4;
 
 /// One zstd frame under construction.
 pub(super) struct ZstdFile {
@@ -29,7 +32,7 @@ impl std::fmt::Debug for ZstdFile {
 impl ZstdFile {
     pub(super) fn open(cutter: PartCutter, threads: u32) -> io::Result<Self> {
         let mut encoder = Encoder::new(cutter, LEVEL)?;
-        encoder.multithread(threads.max(1))?;
+        encoder.multithread(threads.clamp(1, MAX_THREADS))?;
         encoder.set_parameter(CParameter::JobSize(JOB_BYTES))?;
         encoder.include_checksum(true)?;
         Ok(Self { encoder })

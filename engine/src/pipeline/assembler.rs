@@ -2,6 +2,8 @@
 //!
 //! A plain state machine: no I/O, no waiting. Whoever has the turn appends; whoever has uploaded records.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use bytes::Bytes;
 
 use crate::encode::{EncodedBlock, FileEnd, FileWriter};
@@ -17,7 +19,7 @@ use crate::sink::object::{PartNumber, UploadedPart};
 #[derive(Debug)]
 pub(crate) struct FileAssembler {
     file: FileWriter,
-    ledger: PartLedger,
+    ledger: Arc<Mutex<PartLedger>>,
     next_index: u64,
     num_rows: u64,
     rows_in_parts: u64,
@@ -56,8 +58,8 @@ pub(crate) struct FileTotals {
 }
 
 impl FileAssembler {
-    pub(crate) fn new(file: FileWriter) -> Self {
-        Self { file, ledger: PartLedger::default(), next_index: 0, num_rows: 0, rows_in_parts: 0, repaired_values: 0 }
+    pub(crate) fn new(file: FileWriter, ledger: Arc<Mutex<PartLedger>>) -> Self {
+        Self { file, ledger, next_index: 0, num_rows: 0, rows_in_parts: 0, repaired_values: 0 }
     }
 
     /// Appends the next block and returns the parts that it completes.
@@ -93,7 +95,7 @@ impl FileAssembler {
             num_bytes: self.file.cutter().written(),
             repaired_values: self.repaired_values,
         };
-        if self.ledger.num_cut() == 0 {
+        if self.ledger().num_cut() == 0 {
             return Ok((Rest::Whole(tail), totals));
         }
         if !tail.is_empty() {
@@ -102,20 +104,16 @@ impl FileAssembler {
         Ok((Rest::Parts(parts), totals))
     }
 
-    /// Records an acknowledged upload.
-    ///
-    /// # Errors
-    /// `Internal` for a part that isn't pending.
-    pub(crate) fn record(&mut self, part: UploadedPart) -> Result<()> {
-        self.ledger.record(part)
-    }
-
     /// All parts in order, once every one is recorded.
     ///
     /// # Errors
     /// `Internal` when one is still pending.
     pub(crate) fn take_complete(&mut self) -> Result<Vec<UploadedPart>> {
-        std::mem::take(&mut self.ledger).into_complete()
+        std::mem::take(&mut *self.ledger()).into_complete()
+    }
+
+    fn ledger(&self) -> MutexGuard<'_, PartLedger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn cut(&mut self, rows_done: u64) -> Result<Vec<Part>> {
@@ -126,6 +124,6 @@ impl FileAssembler {
     fn part(&mut self, body: Bytes, rows_done: u64) -> Result<Part> {
         let num_rows = rows_done - self.rows_in_parts;
         self.rows_in_parts = rows_done;
-        Ok(Part { number: self.ledger.cut()?, body, num_rows })
+        Ok(Part { number: self.ledger().cut()?, body, num_rows })
     }
 }

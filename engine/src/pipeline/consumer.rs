@@ -11,6 +11,7 @@ use super::producer::QueuedBlock;
 use super::progress::Progress;
 use crate::encode::BlockEncoder;
 use crate::error::{Error, Result};
+use crate::sink::ledger::PartLedger;
 use crate::sink::object::ObjectSink;
 
 /// What all consumers of one file share.
@@ -18,6 +19,8 @@ use crate::sink::object::ObjectSink;
 pub(crate) struct S3Consumer {
     pub(crate) encoder: Arc<BlockEncoder>,
     pub(crate) assembler: Arc<Mutex<FileAssembler>>,
+    /// The assembler's ledger, apart from its lock: an upload that ends must not wait for a block that is appended.
+    pub(crate) ledger: Arc<Mutex<PartLedger>>,
     pub(crate) sink: Arc<dyn ObjectSink>,
     pub(crate) upload_permits: Arc<Semaphore>,
     pub(crate) cpu: CpuPool,
@@ -80,7 +83,7 @@ impl S3Consumer {
                 .unless_stopped(uploading)
                 .await?
                 .map_err(|error| error.context(format_args!("upload part {number}")))?;
-            consumer.assembler.lock().unwrap_or_else(PoisonError::into_inner).record(uploaded)?;
+            consumer.ledger.lock().unwrap_or_else(PoisonError::into_inner).record(uploaded)?;
             consumer.progress.add_part(num_rows, num_bytes);
             drop(permit);
             Ok(())

@@ -61,6 +61,19 @@ impl TaskGroup {
         self.tracker.wait().await;
     }
 
+    /// What made a stopped group end, when `last` is the error that its owner saw: a failure of one of its tasks leads
+    /// over the cancellations that it caused, and the order to stop over cancellations alone.
+    pub(crate) fn reason(&self, last: Error) -> Error {
+        let mut failures = std::mem::take(&mut *self.failures.lock().unwrap_or_else(PoisonError::into_inner));
+        failures.push(last);
+        match error::group(failures) {
+            Some(error) if error.kind() != error::ErrorKind::Cancelled => error,
+            _ if self.stop.is_stopped() => self.stop.error(),
+            Some(error) => error,
+            None => Error::cancelled(),
+        }
+    }
+
     /// Waits for the end of every task.
     ///
     /// # Errors
@@ -72,10 +85,7 @@ impl TaskGroup {
         match error::group(failures) {
             None if self.stop.is_stopped() => Err(self.stop.error()),
             None => Ok(()),
-            Some(error) if error.kind() == error::ErrorKind::Cancelled && self.stop.is_stopped() => {
-                Err(self.stop.error())
-            }
-            Some(error) => Err(error),
+            Some(error) => Err(self.reason(error)),
         }
     }
 }

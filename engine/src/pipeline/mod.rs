@@ -25,15 +25,17 @@ mod row_size;
 #[cfg(test)]
 mod tests;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 
 use self::assembler::{FileAssembler, FileTotals, Rest};
 use self::block::BlockCutter;
 use self::budget::ByteBudget;
 use self::consumer::S3Consumer;
-use self::cpu::CpuPool;
+use self::cpu::{CpuPool, panicked};
 use self::group::TaskGroup;
 use self::producer::{BatchSource, Producer};
 use crate::config::limits::PipelineLimits;
@@ -84,7 +86,8 @@ impl Pipeline {
     pub(crate) async fn run(&self, source: impl BatchSource) -> Result<PipelineReport> {
         let consumer = self.consumer()?;
         self.context.progress.watch_budget(&self.budget);
-        let result = self.copy(source, &consumer).await;
+        let copying = AssertUnwindSafe(self.copy(source, &consumer)).catch_unwind();
+        let result = copying.await.unwrap_or_else(|panic| Err(panicked(&*panic)));
         if result.is_err() {
             // No upload may outlive the abort: a late part would be an orphan.
             consumer.group.stop().await;
@@ -93,7 +96,7 @@ impl Pipeline {
                 tracing::warn!(error = ?error, "the upload could not be aborted; the bucket's lifecycle rule has to remove it");
             }
         }
-        result
+        result.map_err(|error| consumer.group.reason(error))
     }
 
     fn consumer(&self) -> Result<S3Consumer> {
@@ -101,9 +104,11 @@ impl Pipeline {
             .map_err(|error| Error::config("pipeline.part_size is too large for this machine").with_source(error))?;
         let (encoder, file) = encode::open(self.layout.clone(), part_bytes, self.limits.consumers)?;
         let group = TaskGroup::new(&self.context.stop);
+        let ledger = Arc::default();
         Ok(S3Consumer {
             encoder,
-            assembler: Arc::new(Mutex::new(FileAssembler::new(file))),
+            ledger: Arc::clone(&ledger),
+            assembler: Arc::new(Mutex::new(FileAssembler::new(file, ledger))),
             sink: Arc::clone(&self.sink),
             upload_permits: Arc::new(Semaphore::new(self.limits.uploads_in_flight as usize)),
             cpu: self.cpu.clone(),

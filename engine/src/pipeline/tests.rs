@@ -26,6 +26,7 @@ use crate::stop::Stop;
 struct SlowSink {
     seed: u64,
     fail_part: Option<u32>,
+    shut_down_at: Option<(u32, Stop)>,
     parts: Mutex<BTreeMap<u32, Bytes>>,
     object: Mutex<Option<Vec<u8>>>,
     aborted: AtomicU64,
@@ -52,6 +53,12 @@ impl ObjectSink for SlowSink {
     fn upload_part(&self, number: PartNumber, body: Bytes) -> BoxFuture<'_, Result<UploadedPart>> {
         Box::pin(async move {
             self.delay(u64::from(number.get())).await;
+            if let Some((part, stop)) = &self.shut_down_at
+                && *part == number.get()
+            {
+                stop.shut_down();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
             if self.fail_part == Some(number.get()) {
                 return Err(Error::new(ErrorKind::DestinationUnavailable, "slow down"));
             }
@@ -144,13 +151,24 @@ struct Setup {
     consumers: u32,
     part_bytes: u64,
     block_bytes: u64,
+    block_rows: u32,
+    source_bytes: u64,
     sink: Arc<SlowSink>,
     stop: Stop,
 }
 
 impl Setup {
     fn new(output: Output, sink: SlowSink) -> Self {
-        Self { output, consumers: 3, part_bytes: 700, block_bytes: 900, sink: Arc::new(sink), stop: Stop::new() }
+        Self {
+            output,
+            consumers: 3,
+            part_bytes: 700,
+            block_bytes: 900,
+            block_rows: 40,
+            source_bytes: 16 << 10,
+            sink: Arc::new(sink),
+            stop: Stop::new(),
+        }
     }
 
     async fn run(&self, source: Batches) -> Result<PipelineReport> {
@@ -164,16 +182,16 @@ impl Setup {
             limits: PipelineLimits {
                 memory_bytes: 1 << 30,
                 consumers: self.consumers,
-                block_rows: 40,
+                block_rows: self.block_rows,
                 block_bytes: self.block_bytes,
-                source_bytes: 16 << 10,
+                source_bytes: self.source_bytes,
                 part_bytes: self.part_bytes,
                 uploads_in_flight: 2,
             },
             write_empty: true,
             sink: Arc::<SlowSink>::clone(&self.sink),
             cpu: CpuPool::new(2).expect("threads"),
-            budget: ByteBudget::new(16 << 10),
+            budget: ByteBudget::new(self.source_bytes),
             context: RunContext { stop: self.stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced) },
         };
         let report = tokio::time::timeout(Duration::from_secs(60), pipeline.run(source)).await.expect("no deadlock");
@@ -298,18 +316,55 @@ fn some_texts() -> Vec<Option<String>> {
     (0..400).map(|number| Some(format!("row {number}"))).collect()
 }
 
+const PLAIN: Output = Output::JsonLines(JsonLinesCodec::Uncompressed);
+
+/// The number of parts that `some_texts` make.
+fn num_parts() -> u32 {
+    let setup = Setup::new(PLAIN, SlowSink::default());
+    in_runtime(setup.run(batches(&some_texts(), 33))).expect("succeeds").object.expect("published").num_parts
+}
+
 #[test]
-fn one_failed_part_fails_the_file_and_aborts_it() {
-    for fail_part in [1, 3, 9] {
-        let setup = Setup::new(
-            Output::JsonLines(JsonLinesCodec::Uncompressed),
-            SlowSink { seed: 7, fail_part: Some(fail_part), ..SlowSink::default() },
-        );
+fn one_failed_part_fails_the_file_and_aborts_it_whichever_it_is() {
+    let num_parts = num_parts();
+    assert!(num_parts > 20);
+    for fail_part in 1..=num_parts {
+        let setup = Setup::new(PLAIN, SlowSink { seed: 7, fail_part: Some(fail_part), ..SlowSink::default() });
         let error = in_runtime(setup.run(batches(&some_texts(), 33))).expect_err("a part failed");
-        assert_eq!(error.kind(), ErrorKind::DestinationUnavailable);
+        assert_eq!(error.kind(), ErrorKind::DestinationUnavailable, "part {fail_part}: {error:?}");
         assert!(error.message().contains(&format!("upload part {fail_part}")), "{error}");
         assert_eq!(setup.object(), None, "published with part {fail_part} missing");
         assert_eq!(setup.sink.aborted.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn an_order_to_stop_is_the_reason_whichever_part_is_under_way() {
+    let num_parts = num_parts();
+    for part in [1, num_parts / 2, num_parts - 1, num_parts] {
+        let stop = Stop::new();
+        let sink = SlowSink { shut_down_at: Some((part, stop.clone())), ..SlowSink::default() };
+        let setup = Setup { stop, ..Setup::new(PLAIN, sink) };
+        let error = in_runtime(setup.run(batches(&some_texts(), 33))).expect_err("stopped");
+        assert_eq!(error.kind(), ErrorKind::Shutdown, "part {part} of {num_parts}: {error:?}");
+        assert_eq!(setup.object(), None);
+    }
+}
+
+/// Writers cut pages by rows of one call, and compressors may look at how text comes in: neither may show in the bytes.
+#[test]
+fn large_blocks_do_not_depend_on_messages_either() {
+    let texts =
+        (0..70_000).map(|number| (number % 7 != 0 || number > 30_000).then(|| format!("{number}"))).collect::<Vec<_>>();
+    for output in Output::ALL {
+        let objects = [70_000, 8_192, 8_000, 333].map(|batch_rows| {
+            let mut setup = Setup::new(output, SlowSink::default());
+            (setup.block_rows, setup.block_bytes, setup.part_bytes, setup.source_bytes) =
+                (50_000, 1 << 30, 1 << 20, 16 << 20);
+            in_runtime(setup.run(batches(&texts, batch_rows))).expect("succeeds");
+            setup.object().expect("published")
+        });
+        assert!(objects.iter().all(|object| *object == objects[0]), "{output} differs");
     }
 }
 

@@ -12,6 +12,7 @@ const EXPORT_ID: &str = "export-id";
 const INTERVAL_START: &str = "interval-start";
 const INTERVAL_END: &str = "interval-end";
 const RUN_ID: &str = "run-id";
+const EXECUTION_ID: &str = "execution-id";
 const ATTEMPT: &str = "attempt";
 const VERSION: &str = "format-version";
 
@@ -23,6 +24,7 @@ const VERSION: &str = "format-version";
 pub struct Ownership {
     export_id: String,
     run_id: String,
+    execution_id: String,
     attempt: String,
     interval_start: String,
     interval_end: String,
@@ -35,6 +37,7 @@ impl Ownership {
         Self {
             export_id: escape(export_id),
             run_id: escape(&identity.run_id),
+            execution_id: escape(&identity.execution_id),
             attempt: identity.attempt.to_string(),
             interval_start: iso_time(identity.interval.start()),
             interval_end: iso_time(identity.interval.end()),
@@ -48,6 +51,7 @@ impl Ownership {
             (INTERVAL_START, &self.interval_start),
             (INTERVAL_END, &self.interval_end),
             (RUN_ID, &self.run_id),
+            (EXECUTION_ID, &self.execution_id),
             (ATTEMPT, &self.attempt),
             (VERSION, FORMAT_VERSION),
         ]
@@ -59,7 +63,10 @@ impl Ownership {
     /// Whether this very attempt wrote the object with this metadata.
     pub(super) fn wrote(&self, metadata: &HashMap<String, String>) -> bool {
         let is = |name: &str, value: &str| metadata.get(name).is_some_and(|found| found == value);
-        is(EXPORT_ID, &self.export_id) && is(RUN_ID, &self.run_id) && is(ATTEMPT, &self.attempt)
+        is(EXPORT_ID, &self.export_id)
+            && is(RUN_ID, &self.run_id)
+            && is(EXECUTION_ID, &self.execution_id)
+            && is(ATTEMPT, &self.attempt)
     }
 
     /// The export's id in an object's metadata, in its escaped form.
@@ -85,13 +92,16 @@ mod tests {
             "2026-01-01T01:00:00Z".parse().expect("an end"),
         );
         let interval = interval.expect("a window");
-        Ownership::new(export_id, &RunIdentity { run_id: run_id.to_owned(), attempt, interval })
+        Ownership::new(
+            export_id,
+            &RunIdentity { run_id: run_id.to_owned(), execution_id: "execution".to_owned(), attempt, interval },
+        )
     }
 
     #[test]
     fn metadata_is_ascii_and_tells_attempts_apart() {
         let metadata = owner("café", "run 1", 2).to_metadata();
-        assert_eq!(metadata.len(), 6);
+        assert_eq!(metadata.len(), 7);
         assert!(metadata.values().all(|value| value.is_ascii()));
         assert!(owner("café", "run 1", 2).wrote(&metadata));
         for other in [owner("cafe", "run 1", 2), owner("café", "run 2", 2), owner("café", "run 1", 1)] {

@@ -17,7 +17,7 @@ use super::existing::head;
 use super::object::{PartNumber, StoredObject};
 use super::result_check::CompleteReply;
 use super::retry::{RetryPolicy, Tries};
-use super::s3_object::{ObjectSpec, Precondition};
+use super::s3_object::{ObjectSpec, PUBLISH_GRACE, Precondition};
 use crate::config::connection::S3Checksums;
 use crate::config::export::Encryption;
 use crate::error::{Error, ErrorKind, Result};
@@ -82,7 +82,8 @@ impl Requests {
     }
 
     pub(super) async fn create(&self) -> Result<String> {
-        self.tries(Duration::ZERO).run(|| self.try_create()).await.map_err(|failure| failure.error)
+        // An upload that is being created is waited for, or nobody could abort it.
+        self.tries(PUBLISH_GRACE).run(|| self.try_create()).await.map_err(|failure| failure.error)
     }
 
     async fn try_create(&self) -> Result<String, Failure> {
@@ -191,6 +192,11 @@ impl Requests {
         self.client.no_result(&self.spec.bucket, &self.spec.key)
     }
 
+    /// Whether what lies under the key is something else than what lay there before.
+    fn is_new(&self, etag: &Option<String>) -> bool {
+        !matches!((&self.spec.precondition, etag), (Precondition::Unchanged(before), Some(now)) if before == now)
+    }
+
     /// Decides what a failure to publish means, where an earlier try may have taken effect: looks at the object.
     ///
     /// It is ours when its metadata names this very attempt and its size is what was sent.
@@ -202,7 +208,7 @@ impl Requests {
         let tries = self.tries(Duration::ZERO);
         let spec = &self.spec;
         match tries.run(|| head(&self.client, &spec.bucket, &spec.key)).await {
-            Ok(found) if spec.owner.wrote(&found.metadata) && found.bytes == num_bytes => {
+            Ok(found) if self.is_new(&found.etag) && spec.owner.wrote(&found.metadata) && found.bytes == num_bytes => {
                 tracing::debug!(uri = spec.uri(), "the reply was lost, but the object is there");
                 Ok(StoredObject { etag: found.etag })
             }

@@ -96,7 +96,8 @@ impl Tries<'_> {
             ambiguous |= failure.ambiguous;
             let pause = if failure.retry == Retry::InPlace { delays.next() } else { None };
             let pause = pause.map(|pause| pause.max(failure.error.retry_after().unwrap_or_default()));
-            let Some(pause) = pause.filter(|pause| started.elapsed() + *pause <= self.policy.max_total) else {
+            let Some(pause) = pause.filter(|pause| started.elapsed().saturating_add(*pause) <= self.policy.max_total)
+            else {
                 return Err(Failure { ambiguous, ..failure });
             };
             tracing::debug!(error = ?failure.error, ?pause, "S3 request is tried again");

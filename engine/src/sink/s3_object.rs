@@ -34,7 +34,7 @@ use crate::stop::Stop;
 pub const ABORT_DEADLINE: Duration = Duration::from_secs(30);
 
 /// How long a request that makes the object visible may go on after an order to stop: its outcome should be known.
-const PUBLISH_GRACE: Duration = Duration::from_secs(5);
+pub(super) const PUBLISH_GRACE: Duration = Duration::from_secs(5);
 
 /// What the object is, apart from its bytes.
 #[derive(Debug, Clone)]

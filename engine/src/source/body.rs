@@ -110,8 +110,8 @@ impl Body {
 
     /// The error for a body that broke off or went on wrongly: the server's exception if the end holds one.
     pub(crate) fn broken(&self, how: &str) -> Error {
-        match ServerException::find_in_tail(&self.tail.bytes(), self.exception_tag.as_deref()) {
-            Some(exception) => exception.into_error("read the export's rows"),
+        match self.exception_in_tail() {
+            Some(exception) => exception,
             None => Error::new(
                 ErrorKind::SourceUnavailable,
                 format!(
@@ -121,6 +121,11 @@ impl Body {
         }
     }
 
+    fn exception_in_tail(&self) -> Option<Error> {
+        let exception = ServerException::find_in_tail(&self.tail.bytes(), self.exception_tag.as_deref())?;
+        Some(exception.into_error("read the export's rows"))
+    }
+
     /// Drains what is left, so that an exception behind a broken frame is seen; then [`broken`](Self::broken).
     pub(crate) async fn drain_broken(&mut self, how: &str) -> Error {
         let mut drained = 0;
@@ -128,10 +133,16 @@ impl Body {
             match self.fill().await {
                 Ok(true) => drained += self.current.len(),
                 Ok(false) => break,
-                Err(error) => return error,
+                Err(error) => return self.exception_in_tail().unwrap_or(error),
             }
         }
         self.broken(how)
+    }
+
+    /// The exception that follows, or that was taken for data: for bytes that can't be decoded.
+    pub(crate) async fn exception(&mut self) -> Option<Error> {
+        let error = self.drain_broken("the data can't be decoded").await;
+        ServerException::behind(&error).is_some().then_some(error)
     }
 
     /// Takes the next chunk; `false` at the clean end.

@@ -10,6 +10,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::{
     Array, ArrayRef, GenericStringArray, ListArray, MapArray, RecordBatch, RecordBatchOptions, StructArray, make_array,
 };
+use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, FieldRef, SchemaRef};
 
 use crate::config::export::InvalidUtf8;
@@ -39,7 +40,7 @@ pub fn conform(
     let mut repaired = 0;
     let mut columns = Vec::with_capacity(batch.num_columns());
     for (array, field) in batch.columns().iter().zip(schema.fields()) {
-        let mut column = Column { name: field.name(), policy, first_row, repaired: 0 };
+        let mut column = Column { name: field.name(), policy, first_row, rows_are_items: false, repaired: 0 };
         columns.push(column.conform(array, field)?);
         repaired += column.repaired;
     }
@@ -53,6 +54,7 @@ struct Column<'a> {
     name: &'a str,
     policy: InvalidUtf8,
     first_row: u64,
+    rows_are_items: bool,
     repaired: u64,
 }
 
@@ -84,20 +86,24 @@ impl Column<'_> {
     }
 
     fn list(&mut self, array: &ListArray, item: &FieldRef) -> Result<ArrayRef> {
-        let values = self.conform(array.values(), item)?;
-        self.built(ListArray::try_new(Arc::clone(item), array.offsets().clone(), values, array.nulls().cloned()))
+        let (offsets, range) = rebased(array.offsets());
+        let values = self.nested(|column| column.conform(&array.values().slice(range.start, range.len()), item))?;
+        self.built(ListArray::try_new(Arc::clone(item), offsets, values, array.nulls().cloned()))
     }
 
     fn map(&mut self, array: &MapArray, entries: &FieldRef, sorted: bool) -> Result<ArrayRef> {
-        let inner: ArrayRef = Arc::new(array.entries().clone());
-        let inner = self.conform(&inner, entries)?.as_struct().clone();
-        self.built(MapArray::try_new(
-            Arc::clone(entries),
-            array.offsets().clone(),
-            inner,
-            array.nulls().cloned(),
-            sorted,
-        ))
+        let (offsets, range) = rebased(array.offsets());
+        let inner: ArrayRef = Arc::new(array.entries().slice(range.start, range.len()));
+        let inner = self.nested(|column| column.conform(&inner, entries))?.as_struct().clone();
+        self.built(MapArray::try_new(Arc::clone(entries), offsets, inner, array.nulls().cloned(), sorted))
+    }
+
+    /// Within a list, an item's number says nothing about its row.
+    fn nested<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let outer = std::mem::replace(&mut self.rows_are_items, true);
+        let result = work(self);
+        self.rows_are_items = outer;
+        result
     }
 
     /// Bytes become text without a copy, unless one has to be repaired.
@@ -114,7 +120,7 @@ impl Column<'_> {
                     return Err(Error::data(format!(
                         "column `{}` holds a text that isn't UTF-8 near row {} of the run; select base64Encode({0}) or hex({0}), or set invalid_utf8 to replace",
                         self.name,
-                        self.first_row + row as u64 + 1
+                        self.first_row + if self.rows_are_items { 0 } else { row as u64 } + 1
                     )));
                 }
                 self.repaired += 1;
@@ -147,6 +153,15 @@ impl Column<'_> {
             array.data_type()
         ))
     }
+}
+
+/// The offsets of a slice, counted from its own first item, and the range of items that it covers: a slice of a message
+/// must not carry, or look at, the items of the whole message.
+fn rebased(offsets: &OffsetBuffer<i32>) -> (OffsetBuffer<i32>, std::ops::Range<usize>) {
+    let (first, last) = (offsets[0], offsets[offsets.len() - 1]);
+    let rebased = OffsetBuffer::new(offsets.iter().map(|offset| offset - first).collect());
+    // Offsets of a valid array are never negative.
+    (rebased, usize::try_from(first).unwrap_or(0)..usize::try_from(last).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -197,6 +212,22 @@ mod tests {
             conform(&batch(Arc::new(builder.finish())), &target, InvalidUtf8::Replace, 0).expect("repairs");
         assert_eq!(repaired, 1);
         assert_eq!(output.column(0).as_list::<i32>().value(0).as_string::<i32>().value(0), "a\u{fffd}");
+    }
+
+    #[test]
+    fn a_slice_of_lists_is_checked_alone() {
+        let mut builder = arrow_array::builder::ListBuilder::new(arrow_array::builder::BinaryBuilder::new());
+        for value in [b"bad\xff".as_slice(), b"one", b"two"] {
+            builder.values().append_value(value);
+            builder.append(true);
+        }
+        let target = schema(DataType::List(Arc::new(Field::new("item", DataType::Utf8, true))));
+        let slice = batch(Arc::new(builder.finish())).slice(1, 2);
+        let (output, repaired) = conform(&slice, &target, InvalidUtf8::Fail, 1).expect("the bad one is elsewhere");
+        assert_eq!(repaired, 0);
+        let list = output.column(0).as_list::<i32>();
+        assert_eq!(list.values().len(), 2);
+        assert_eq!(list.value(1).as_string::<i32>().value(0), "two");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::exception::ServerException;
 use super::transport::{Request, Transport};
 use crate::error::{Error, Result};
 
@@ -43,6 +44,9 @@ pub async fn describe(
         settings: settings.clone(),
     };
     let text = transport.fetch_text(&request).await?;
+    if let Some(exception) = ServerException::parse(&text).filter(|_| !text.starts_with('{')) {
+        return Err(exception.into_error("describe the query"));
+    }
     let described: Described = serde_json::from_str(&text).map_err(|error| {
         Error::data("describe the query: the answer is not what ClickHouse answers").with_source(error)
     })?;
@@ -63,17 +67,32 @@ pub async fn describe(
 /// # Errors
 /// Whatever kept the order from reaching the server: the query may still run then.
 pub async fn kill(transport: &Transport, query_id: &str) -> Result<()> {
-    // A literal, since servers don't take parameters in this statement everywhere.
-    let killed = query_id.replace('\\', "\\\\").replace('\'', "\\'");
+    kill_where(transport, &format!("query_id = {}", literal(query_id)), query_id).await
+}
+
+/// Kills every query of ours whose id begins with `prefix`, as [`kill`] does.
+///
+/// # Errors
+/// As [`kill`].
+pub async fn kill_all(transport: &Transport, prefix: &str) -> Result<()> {
+    kill_where(transport, &format!("startsWith(query_id, {})", literal(prefix)), prefix).await
+}
+
+async fn kill_where(transport: &Transport, condition: &str, id: &str) -> Result<()> {
     let request = Request {
-        sql: format!("KILL QUERY WHERE query_id = '{killed}' ASYNC FORMAT TabSeparated"),
-        query_id: format!("{query_id}-kill"),
+        sql: format!("KILL QUERY WHERE {condition} ASYNC FORMAT TabSeparated"),
+        query_id: format!("kill-{id}"),
         ..Request::default()
     };
     match tokio::time::timeout(KILL_TIMEOUT, transport.fetch_text(&request)).await {
         Ok(answer) => answer.map(drop).map_err(|error| error.context("kill the query")),
         Err(_elapsed) => Err(Error::internal("kill the query: no answer in time")),
     }
+}
+
+/// A string as ClickHouse reads it. Servers don't take parameters in KILL everywhere.
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
 /// Asks for the server's version: proof that it is ClickHouse and lets us in.

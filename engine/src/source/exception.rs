@@ -37,24 +37,28 @@ impl ServerException {
         Some(Self { code: digits.parse().ok()?, text: text.to_owned() })
     }
 
-    /// Looks for an exception at the end of a body that broke off: the framed form if the response announced a tag,
-    /// else the bare form. Call it only when the framing failed.
+    /// Looks for an exception at the end of a body that broke off. Call it only when the framing failed.
+    ///
+    /// A response that announced a tag frames its exception with it; nothing else counts there, since rows may hold the
+    /// same words. Older servers write the marker without a tag, or the bare text: it must run to the end of the body.
     #[must_use]
     pub fn find_in_tail(tail: &[u8], tag: Option<&str>) -> Option<Self> {
         let text = String::from_utf8_lossy(tail);
         if let Some(tag) = tag {
             let open = format!("{MARKER}\r\n{tag}\r\n");
-            if let Some(start) = text.rfind(&open) {
-                let framed = &text[start + open.len()..];
-                let end = framed.find(MARKER).map_or(framed.len(), |end| end_of_message(&framed[..end], tag));
-                return Self::parse(&framed[..end]);
-            }
+            let framed = &text[text.rfind(&open)? + open.len()..];
+            let end = framed.find(MARKER).map_or(framed.len(), |end| end_of_message(&framed[..end], tag));
+            return Self::parse(&framed[..end]);
         }
-        let start = text.rmatch_indices("Code: ").map(|(start, _)| start).find(|start| {
+        let (start, _) = text.rmatch_indices("Code: ").find(|(start, _)| {
             let rest = text[start + "Code: ".len()..].trim_start_matches(|c: char| c.is_ascii_digit());
             rest.starts_with(BARE)
         })?;
-        Self::parse(&text[start..])
+        let is_text = |c: char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
+        text[start..]
+            .chars()
+            .all(|c| is_text(c) && c != char::REPLACEMENT_CHARACTER)
+            .then(|| Self::parse(&text[start..]))?
     }
 
     /// The exception behind an error, if there is one.
@@ -171,6 +175,9 @@ mod tests {
     fn words_alone_are_not_an_exception() {
         assert_eq!(ServerException::find_in_tail(b"Code: red. Nothing to see", None), None);
         assert_eq!(ServerException::find_in_tail(b"__exception__", Some(TAG)), None);
+        let row = b"text: Code: 62. DB::Exception: only a row";
+        assert_eq!(ServerException::find_in_tail(row, Some(TAG)), None);
+        assert_eq!(ServerException::find_in_tail(&[row.as_slice(), b"\0\x07"].concat(), None), None);
         assert_eq!(ServerException::parse("Code: 62. DB::Exception: "), None);
     }
 

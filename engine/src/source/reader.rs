@@ -83,7 +83,10 @@ impl ArrowStreamReader {
             self.finished = true;
             return Ok(None);
         };
-        let body_num_bytes = body_size(&metadata)?;
+        let body_num_bytes = match body_size(&metadata) {
+            Ok(num_bytes) => num_bytes,
+            Err(error) => return Err(self.body.exception().await.unwrap_or(error)),
+        };
         self.pending = Some(PendingMessage { metadata, body_num_bytes });
         Ok(Some(body_num_bytes))
     }
@@ -98,8 +101,13 @@ impl ArrowStreamReader {
         };
         let mut buffer = MutableBuffer::from_len_zeroed(body_num_bytes);
         self.body.read_exact(buffer.as_slice_mut(), "a record batch").await?;
-        decode_batch(&metadata, &buffer.into(), &self.schema)
-            .map_err(|error| not_arrow("a record batch can't be decoded", error))
+        match decode_batch(&metadata, &buffer.into(), &self.schema) {
+            Ok(batch) => Ok(batch),
+            // The rest of an unfinished message may have been filled with the text of an exception.
+            Err(error) => {
+                Err(self.body.exception().await.unwrap_or_else(|| not_arrow("a record batch can't be decoded", error)))
+            }
+        }
     }
 }
 

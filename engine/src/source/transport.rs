@@ -161,6 +161,11 @@ impl Transport {
 
     fn unreachable(&self, error: reqwest::Error) -> Error {
         let error = error.without_url();
+        if error.is_builder() {
+            let message =
+                "the connection's url, user or password can't be sent over HTTP; look for line breaks in them";
+            return Error::config(message).with_source(error);
+        }
         let causes = causes_of(&error);
         let at = &self.connection.url;
         if causes.iter().any(|cause| cause.contains("certificate") || cause.contains("UnknownIssuer")) {

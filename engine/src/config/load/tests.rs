@@ -1,8 +1,9 @@
 use std::io;
 use std::time::Duration;
 
+use cadence::Cadence;
+
 use super::*;
-use crate::config::cadence::Cadence;
 use crate::config::export::{Encryption, InvalidUtf8, KeyLayout, Model};
 
 fn variables() -> BTreeMap<String, String> {
@@ -272,7 +273,7 @@ fn each_fault_names_its_field_and_the_way_out() {
         ),
         (
             with("version: 1", "version: 1\nactivity: {heartbeat_timeout: 1s}"),
-            "activity.heartbeat_timeout: must be at least 10s",
+            "activity.heartbeat_timeout: must be at least 2s",
         ),
         (
             with("version: 1", "version: 1\nactivity: {heartbeat_timeout: 3h}"),

@@ -22,7 +22,15 @@ fn owner(attempt: u32) -> Ownership {
         "2026-01-01T00:00:00Z".parse().expect("a start"),
         "2026-01-01T01:00:00Z".parse().expect("an end"),
     );
-    Ownership::new("export", &RunIdentity { run_id: "run".to_owned(), attempt, interval: interval.expect("a window") })
+    Ownership::new(
+        "export",
+        &RunIdentity {
+            run_id: "run".to_owned(),
+            execution_id: "execution".to_owned(),
+            attempt,
+            interval: interval.expect("a window"),
+        },
+    )
 }
 
 fn spec() -> ObjectSpec {
@@ -55,6 +63,7 @@ fn found(attempt: u32, num_bytes: usize) -> Step {
         let name = match name.as_str() {
             "export-id" => "x-amz-meta-export-id",
             "run-id" => "x-amz-meta-run-id",
+            "execution-id" => "x-amz-meta-execution-id",
             "attempt" => "x-amz-meta-attempt",
             _ => continue,
         };

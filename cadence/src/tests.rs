@@ -35,7 +35,17 @@ fn texts_are_those_of_the_reference() {
         assert_eq!(text.parse::<Cadence>().expect("a cadence").to_string(), text);
     }
     assert_eq!("every 1 minute".parse(), Ok(Cadence::Minutes(NonZeroU32::MIN)));
-    for text in ["", "Hour", "month", "every minutes", "every 0 minutes", "every 1441 minutes", "every -5 minutes"] {
+    for text in [
+        "",
+        "Hour",
+        "month",
+        "every minutes",
+        "every 0 minutes",
+        "every 1441 minutes",
+        "every -5 minutes",
+        "every five minutes",
+        "every 5 hours",
+    ] {
         let message = text.parse::<Cadence>().expect_err(text);
         assert!(message.contains("every N minutes"), "{message}");
     }
@@ -51,24 +61,27 @@ fn days_are_as_long_as_the_zone_makes_them() {
         ("UTC", "2026-03-09T17:30:00Z", 24),
     ];
     for (name, end, hours) in cases {
-        let interval = Cadence::Day.interval_ending(at(end), &zone(name)).expect("a window");
-        assert_eq!(interval.end().duration_since(interval.start()), SignedDuration::from_hours(hours), "{name} {end}");
+        let start = Cadence::Day.start_before(at(end), &zone(name)).expect("a window");
+        assert_eq!(at(end).duration_since(start), SignedDuration::from_hours(hours), "{name} {end}");
     }
-    let week = Cadence::Week.interval_ending(at("2026-03-09T04:00:00Z"), &zone("US/Eastern")).expect("a week");
-    assert_eq!(week.start(), at("2026-03-02T05:00:00Z"));
-    let lord_howe =
-        Cadence::Day.interval_ending(at("2026-10-04T13:00:00Z"), &zone("Australia/Lord_Howe")).expect("a day");
-    assert_eq!(lord_howe.end().duration_since(lord_howe.start()), SignedDuration::from_mins(23 * 60 + 30));
+    let week = Cadence::Week.start_before(at("2026-03-09T04:00:00Z"), &zone("US/Eastern")).expect("a week");
+    assert_eq!(week, at("2026-03-02T05:00:00Z"));
+    let end = at("2026-10-04T13:00:00Z");
+    let lord_howe = Cadence::Day.start_before(end, &zone("Australia/Lord_Howe")).expect("a day");
+    assert_eq!(end.duration_since(lord_howe), SignedDuration::from_mins(23 * 60 + 30));
 }
 
 #[test]
 fn hours_and_minutes_are_exact_in_every_zone() {
     let end = at("2026-11-01T06:30:00Z");
-    let hour = Cadence::Hour.interval_ending(end, &zone("US/Eastern")).expect("an hour");
-    assert_eq!(hour.start(), at("2026-11-01T05:30:00Z"));
+    let hour = Cadence::Hour.start_before(end, &zone("US/Eastern")).expect("an hour");
+    assert_eq!(hour, at("2026-11-01T05:30:00Z"));
     let five = "every 5 minutes".parse::<Cadence>().expect("a cadence");
-    assert_eq!(five.interval_ending(end, &zone("UTC")).expect("a window").start(), at("2026-11-01T06:25:00Z"));
-    assert!(Cadence::Hour.interval_ending(Timestamp::MIN, &zone("UTC")).is_err());
+    assert_eq!(five.start_before(end, &zone("UTC")).expect("a window"), at("2026-11-01T06:25:00Z"));
+    for cadence in [Cadence::Hour, Cadence::Day, Cadence::Week, five] {
+        let early = cadence.start_before(Timestamp::MIN, &zone("UTC")).expect_err("before all time");
+        assert!(early.to_string().contains(&cadence.to_string()), "{early}");
+    }
 }
 
 /// The end of the window of a day: the first instant of the day for midnight, else the instant of that time of day.
@@ -98,10 +111,9 @@ proptest! {
         let day = date(1970, 1, 1).checked_add(Span::new().days(days)).expect("a day");
         let mut end = boundary(day, time_of_day, &zone);
         for _ in 0..20 {
-            let interval = cadence.interval_ending(end, &zone).expect("a window");
-            prop_assert_eq!(interval.end(), end);
-            prop_assert!(interval.start() < end);
-            end = interval.start();
+            let start = cadence.start_before(end, &zone).expect("a window");
+            prop_assert!(start < end);
+            end = start;
         }
         // Walking back by windows arrives where the calendar says, but for days that the zone has never had.
         let first = day.checked_sub(Span::new().days(20 * step)).expect("a day");
@@ -114,10 +126,9 @@ proptest! {
     fn short_windows_tile_time(minutes in 1_u32..=1440, second in 0_i64..4_000_000_000, name in prop::sample::select(ZONES)) {
         let cadence = Cadence::Minutes(NonZeroU32::new(minutes).expect("not zero"));
         let end = Timestamp::from_second(second).expect("an instant");
-        let later = cadence.interval_ending(end, &zone(name)).expect("a window");
-        let earlier = cadence.interval_ending(later.start(), &zone(name)).expect("a window");
-        prop_assert_eq!(earlier.end(), later.start());
-        prop_assert_eq!(later.end().duration_since(later.start()), SignedDuration::from_mins(i64::from(minutes)));
+        let start = cadence.start_before(end, &zone(name)).expect("a window");
+        prop_assert_eq!(end.duration_since(start), SignedDuration::from_mins(i64::from(minutes)));
+        prop_assert_eq!(cadence.usual_length().as_secs(), u64::from(minutes) * 60);
     }
 }
 
@@ -138,8 +149,8 @@ fn windows_tile_the_days_on_which_clocks_change() {
         let midnight = time(0, 0, 0, 0);
         let days = (-2..=3).map(|days| day.checked_add(Span::new().days(days)).expect("a day")).collect::<Vec<_>>();
         for pair in days.windows(2) {
-            let interval = Cadence::Day.interval_ending(boundary(pair[1], midnight, &zone), &zone).expect("a window");
-            assert_eq!(interval.start(), boundary(pair[0], midnight, &zone), "{name} {}", pair[1]);
+            let start = Cadence::Day.start_before(boundary(pair[1], midnight, &zone), &zone).expect("a window");
+            assert_eq!(start, boundary(pair[0], midnight, &zone), "{name} {}", pair[1]);
         }
     }
 }

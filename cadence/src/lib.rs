@@ -1,4 +1,7 @@
 //! How often an export runs, and so how long its windows are.
+//!
+//! Owns the calculus of windows, which the engine and the workflows share, and nothing that can't be told from the clock
+//! of a zone. It is deterministic: no clock of its own, no environment.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,10 +11,17 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Span, Timestamp, ZonedDateTime};
 
-use crate::error::{Error, Result};
-use crate::interval::Interval;
+/// The shortest heartbeat timeout of an export's activity: an attempt has to get its word to the server several times
+/// within it. The longer it is, the calmer; two minutes are usual.
+pub const MIN_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The longest window in minutes: a day, which has a name of its own. Unit: minutes.
+const MAX_MINUTES: u32 = 24 * 60;
 
 /// How often an export runs.
+///
+/// # Invariants
+/// `Minutes` that come from a text are a day at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cadence {
     /// Every hour of 60 minutes.
@@ -24,8 +34,17 @@ pub enum Cadence {
     Minutes(NonZeroU32),
 }
 
+/// A window would start before all time.
+#[derive(Debug, thiserror::Error)]
+#[error("the interval {cadence} can't end at {end}, since it would start before all time; choose a later end")]
+pub struct TooEarly {
+    cadence: Cadence,
+    end: Timestamp,
+    source: jiff::Error,
+}
+
 impl Cadence {
-    /// The window that ends at `end`, in the zone `zone`.
+    /// The first instant of the window that ends at `end`, in the zone `zone`. It is before `end`.
     ///
     /// # Invariants
     /// Windows of one export tile time, without gap or overlap, when each ends at the same time of day in the zone: a
@@ -33,18 +52,15 @@ impl Cadence {
     /// instant that exists.
     ///
     /// # Errors
-    /// `Config` when the window would start before all time, or `end` is finer than a microsecond.
-    pub fn interval_ending(self, end: Timestamp, zone: &TimeZone) -> Result<Interval> {
+    /// When the window would start before all time.
+    pub fn start_before(self, end: Timestamp, zone: &TimeZone) -> Result<Timestamp, TooEarly> {
         let start = match self {
             Self::Hour => exactly_before(end, 60),
             Self::Minutes(minutes) => exactly_before(end, minutes.get()),
             Self::Day => days_before(&end.to_zoned_datetime(zone.clone()), 1),
             Self::Week => days_before(&end.to_zoned_datetime(zone.clone()), 7),
         };
-        let start = start.map_err(|error| {
-            Error::config(format!("no {self} can end at {end}; choose a later end")).with_source(error)
-        })?;
-        Interval::new(start, end)
+        start.map_err(|source| TooEarly { cadence: self, end, source })
     }
 
     /// The usual length of a window: that of a day without a change of clocks.
@@ -117,9 +133,6 @@ impl FromStr for Cadence {
             })
     }
 }
-
-/// The longest window in minutes: a day, which has a name of its own. Unit: minutes.
-const MAX_MINUTES: u32 = 24 * 60;
 
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,105 @@
+//! What the pages show is true today.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use engine::config::connections::{Connections, Surroundings};
+use engine::config::load;
+use engine::config::output::Output;
+
+const README: &str = include_str!("../../README.md");
+
+/// The code blocks of a language, in order.
+fn blocks(language: &str) -> Vec<String> {
+    let opening = format!("```{language}\n");
+    README
+        .split(&opening)
+        .skip(1)
+        .filter_map(|rest| rest.split_once("```"))
+        .map(|(block, _)| block.to_owned())
+        .collect()
+}
+
+fn variables() -> BTreeMap<String, String> {
+    ["CLICKHOUSE_PASSWORD", "LAKE_KEY", "LAKE_SECRET", "CLICKHOUSE_USER", "CLICKHOUSE_URL", "AWS_ACCESS_KEY_ID"]
+        .into_iter()
+        .chain(["AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL_S3", "AWS_REGION", "CLICKHOUSE_DATABASE"])
+        .map(|name| (name.to_owned(), if name.contains("URL") { "http://127.0.0.1:1" } else { "value" }.to_owned()))
+        .collect()
+}
+
+fn root(path: &str) -> String {
+    format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))
+}
+
+fn connections(name: &str, text: &str) -> Connections {
+    let variables = variables();
+    let surroundings = Surroundings { variables: &variables, read_file: &|path: &Path| std::fs::read_to_string(path) };
+    load::connections(name, text, surroundings).unwrap_or_else(|faults| panic!("{faults}"))
+}
+
+fn load_export(name: &str, text: &str, connections: &Connections) -> String {
+    let variables = variables();
+    let surroundings = Surroundings { variables: &variables, read_file: &|path: &Path| std::fs::read_to_string(path) };
+    let export = load::export(name, text, connections, 2, surroundings).unwrap_or_else(|faults| panic!("{faults}"));
+    export.config.id
+}
+
+#[test]
+fn the_readmes_configuration_is_valid() {
+    let yaml = blocks("yaml");
+    let [export, named] = yaml.as_slice() else { panic!("{} blocks of YAML", yaml.len()) };
+    let connections = connections("connections.yaml", named);
+    assert_eq!(load_export("README.md", export, &connections), "product-events");
+    for output in Output::ALL {
+        let codec = output.codec_name().unwrap_or("none");
+        assert!(export.contains(codec), "the README doesn't name {codec}");
+    }
+}
+
+#[test]
+fn the_examples_are_valid() {
+    let text = |name: &str| std::fs::read_to_string(root(name)).expect("an example");
+    let connections = connections("connections.yaml", &text("examples/connections.yaml"));
+    let mut found = 0;
+    for entry in std::fs::read_dir(root("examples")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        if name.ends_with(".yaml") && name != "connections.yaml" {
+            load_export(&name, &text(&format!("examples/{name}")), &connections);
+            found += 1;
+        }
+    }
+    assert!(found >= 2, "{found} examples");
+}
+
+/// Every option and command that the README names exists.
+#[test]
+fn the_readmes_commands_exist() {
+    let help = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_batch-export")).args(arguments).output().expect("starts");
+        assert!(output.status.success(), "{arguments:?}");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for command in ["run", "check", "worker"] {
+        assert!(README.contains(&format!("batch-export {command}")), "the README doesn't show {command}");
+        assert!(help(&["--help"]).contains(command));
+    }
+    assert!(help(&["worker", "--help"]).contains("--status-address"));
+    assert!(help(&["run", "--help"]).contains("--error-on-empty"));
+    let codes = help(&["--help"]);
+    for code in ["0", "1", "2", "3", "5", "7", "9", "10", "78", "130"] {
+        assert!(codes.lines().any(|line| line.trim_start().starts_with(&format!("{code} "))), "{code}");
+        assert!(README.contains(&format!(" {code} ")), "the README doesn't name exit code {code}");
+    }
+}
+
+#[test]
+fn the_readmes_targets_exist() {
+    let makefile = std::fs::read_to_string(root("Makefile")).expect("a Makefile");
+    for target in ["demo", "demo-down", "test", "bench"] {
+        assert!(README.contains(&format!("make {target}")));
+        assert!(makefile.contains(&format!("\n{target}:")), "{target}");
+    }
+}
