@@ -20,7 +20,7 @@ use engine::stop::Stop;
 use crate::services::{Bucket, Store, required};
 
 /// How the engine reaches ClickHouse.
-pub fn clickhouse() -> ClickHouseConnection {
+pub(crate) fn clickhouse() -> ClickHouseConnection {
     ClickHouseConnection {
         url: required("CLICKHOUSE_URL").parse().expect("CLICKHOUSE_URL is a URL"),
         user: required("CLICKHOUSE_USER"),
@@ -34,7 +34,7 @@ pub fn clickhouse() -> ClickHouseConnection {
 }
 
 /// Runs a statement and returns its text.
-pub async fn query(sql: &str) -> String {
+pub(crate) async fn query(sql: &str) -> String {
     let transport = Transport::new(&clickhouse()).expect("a client");
     let request = Request { sql: sql.to_owned(), query_id: uuid::Uuid::new_v4().to_string(), ..Request::default() };
     transport.fetch_text(&request).await.unwrap_or_else(|error| panic!("{sql}: {error:?}")).trim().to_owned()
@@ -42,37 +42,37 @@ pub async fn query(sql: &str) -> String {
 
 /// A table of one test's own, with a column `at` in the test's window.
 #[derive(Debug)]
-pub struct Table {
-    pub name: String,
+pub(crate) struct Table {
+    pub(crate) name: String,
 }
 
 impl Table {
     /// Makes a table of what `select` selects; its columns must include `id`.
-    pub async fn of(select: &str) -> Self {
+    pub(crate) async fn of(select: &str) -> Self {
         let name = format!("it_{}", uuid::Uuid::new_v4().simple());
         query(&format!("CREATE TABLE {name} ENGINE = MergeTree ORDER BY id AS {select}")).await;
         Self { name }
     }
 
     /// The rows of the table in the test's window, in order of `id`.
-    pub fn template(&self) -> String {
+    pub(crate) fn template(&self) -> String {
         format!("SELECT * FROM {} WHERE at >= {{interval_start}} AND at < {{interval_end}} ORDER BY id", self.name)
     }
 
     /// The same rows for a reader without parameters.
-    pub fn source_sql(&self) -> String {
+    pub(crate) fn source_sql(&self) -> String {
         format!("SELECT * FROM {}", self.name)
     }
 }
 
 /// The day that all tests export.
-pub fn day() -> Interval {
+pub(crate) fn day() -> Interval {
     Interval::new("2026-01-01T00:00:00Z".parse().expect("a time"), "2026-01-02T00:00:00Z".parse().expect("a time"))
         .expect("a day")
 }
 
 /// An export of `sql` into a bucket.
-pub fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> ExportConfig {
+pub(crate) fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> ExportConfig {
     let request = LimitRequest {
         consumers: Some(3),
         block_rows: Some(1_000),
@@ -101,7 +101,7 @@ pub fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> ExportCon
 }
 
 /// The identity of an export's run over the day, different for every export.
-pub fn identity(export: &ExportConfig) -> RunIdentity {
+pub(crate) fn identity(export: &ExportConfig) -> RunIdentity {
     RunIdentity {
         run_id: export.id.clone(),
         execution_id: uuid::Uuid::new_v4().to_string(),
@@ -111,17 +111,17 @@ pub fn identity(export: &ExportConfig) -> RunIdentity {
 }
 
 /// The surroundings of a run that `stop` can stop.
-pub fn context(stop: &Stop) -> RunContext {
+pub(crate) fn context(stop: &Stop) -> RunContext {
     RunContext { stop: stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced) }
 }
 
 /// Runs an export over the day.
-pub async fn run(export: &ExportConfig) -> Result<RunReport> {
+pub(crate) async fn run(export: &ExportConfig) -> Result<RunReport> {
     Engine::new().expect("an engine").run(export, &identity(export), &context(&Stop::new())).await
 }
 
 /// Lets ClickHouse's own reader compare an object with its source, column by column.
-pub fn assert_clickhouse_reads(bucket: &Bucket, key: &str, output: Output, source_sql: &str) {
+pub(crate) fn assert_clickhouse_reads(bucket: &Bucket, key: &str, output: Output, source_sql: &str) {
     let object = format!("s3://{}/{key}", bucket.name);
     let mut command = python("dev/verify.py");
     command.args(["--source-sql", source_sql, "--object", &object, "--format", output.format_name()]);
@@ -132,7 +132,7 @@ pub fn assert_clickhouse_reads(bucket: &Bucket, key: &str, output: Output, sourc
 }
 
 /// What pyarrow reads in objects, one line each: rows, the sum of `id`, and a digest of `text` in order.
-pub fn pyarrow_reads(objects: &[(Output, Vec<u8>)]) -> Vec<String> {
+pub(crate) fn pyarrow_reads(objects: &[(Output, Vec<u8>)]) -> Vec<String> {
     let folder = std::env::temp_dir().join(format!("batch-export-it-{}", uuid::Uuid::new_v4().simple()));
     std::fs::create_dir_all(&folder).expect("a folder");
     let mut command = python("tests/it/read_back.py");
@@ -148,7 +148,7 @@ pub fn pyarrow_reads(objects: &[(Output, Vec<u8>)]) -> Vec<String> {
 }
 
 /// The same line from the source.
-pub async fn source_reads(table: &Table) -> String {
+pub(crate) async fn source_reads(table: &Table) -> String {
     query(&format!(
         "SELECT concat(toString(count()), ' ', toString(sum(id)), ' ', lower(hex(SHA256(arrayStringConcat(groupArray(text), '\\n'))))) \
          FROM (SELECT id, text FROM {} ORDER BY id) FORMAT TabSeparatedRaw",
@@ -164,4 +164,4 @@ fn python(script: &str) -> Command {
 }
 
 /// Both stores, for suites that run on each.
-pub const STORES: [Store; 2] = [Store::SeaweedFs, Store::JuiceFs];
+pub(crate) const STORES: [Store; 2] = [Store::SeaweedFs, Store::JuiceFs];

@@ -8,15 +8,15 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A proxy that forwards requests, and closes instead of forwarding the reply to some of them.
 #[derive(Debug)]
-pub struct LossyProxy {
+pub(crate) struct LossyProxy {
     /// `http://127.0.0.1:port`.
-    pub url: String,
+    pub(crate) url: String,
     lost: Arc<AtomicU32>,
 }
 
 impl LossyProxy {
     /// Loses the replies to the first `times` requests whose head contains every one of `marks`.
-    pub async fn losing(target: &str, marks: &'static [&'static str], times: u32) -> Self {
+    pub(crate) async fn losing(target: &str, marks: &'static [&'static str], times: u32) -> Self {
         let target = target.trim_start_matches("http://").trim_end_matches('/').to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let url = format!("http://{}", listener.local_addr().expect("is bound"));
@@ -35,7 +35,7 @@ impl LossyProxy {
     }
 
     /// How many replies were lost so far.
-    pub fn lost(&self) -> u32 {
+    pub(crate) fn lost(&self) -> u32 {
         self.lost.load(Ordering::Relaxed)
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! They need `make services` and the variables it writes; a service that is missing fails its tests, never skips them.
 
+#![allow(clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
+
 mod check;
 mod cli;
 mod commands;

@@ -6,7 +6,7 @@ use engine::config::connection::{S3Connection, S3Credentials};
 use engine::config::secret::Secret;
 
 /// A variable that the services' environment has.
-pub fn required(name: &str) -> String {
+pub(crate) fn required(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| {
         panic!(
             "{name} is not set: start the services with `make services` \
@@ -17,7 +17,7 @@ pub fn required(name: &str) -> String {
 
 /// The S3 services that every test of the destination runs against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Store {
+pub(crate) enum Store {
     /// SeaweedFS: strict about parts, honors conditions.
     SeaweedFs,
     /// The gateway of JuiceFS: MinIO's request handlers of 2022.
@@ -26,7 +26,7 @@ pub enum Store {
 
 impl Store {
     /// How the engine reaches it.
-    pub fn connection(self) -> S3Connection {
+    pub(crate) fn connection(self) -> S3Connection {
         let [endpoint, key_id, secret] = self.variables().map(required);
         S3Connection {
             region: Some("us-east-1".to_owned()),
@@ -41,7 +41,7 @@ impl Store {
     }
 
     /// A client of the test's own, apart from the engine's.
-    pub fn admin(self) -> Client {
+    pub(crate) fn admin(self) -> Client {
         let [endpoint, key_id, secret] = self.variables().map(required);
         let config = aws_sdk_s3::Config::builder()
             .behavior_version(BehaviorVersion::latest())
@@ -54,13 +54,13 @@ impl Store {
     }
 
     /// Gives a command of another program this store's address and keys, by the usual variables.
-    pub fn give_to(self, command: &mut std::process::Command) {
+    pub(crate) fn give_to(self, command: &mut std::process::Command) {
         let names = Self::SeaweedFs.variables();
         command.envs(names.into_iter().zip(self.variables().map(required)));
     }
 
     /// Whether it keeps an object's metadata and type; the gateway drops them unless it is started with `--object-meta`.
-    pub const fn keeps_metadata(self) -> bool {
+    pub(crate) const fn keeps_metadata(self) -> bool {
         matches!(self, Self::SeaweedFs)
     }
 
@@ -78,15 +78,15 @@ impl Store {
 
 /// A bucket of one test's own.
 #[derive(Debug)]
-pub struct Bucket {
-    pub store: Store,
-    pub name: String,
-    pub admin: Client,
+pub(crate) struct Bucket {
+    pub(crate) store: Store,
+    pub(crate) name: String,
+    pub(crate) admin: Client,
 }
 
 impl Bucket {
     /// A new, empty bucket.
-    pub async fn fresh(store: Store) -> Self {
+    pub(crate) async fn fresh(store: Store) -> Self {
         let (admin, name) = (store.admin(), format!("it-{}", uuid::Uuid::new_v4().simple()));
         let created = admin.create_bucket().bucket(&name).send().await;
         created.unwrap_or_else(|error| {
@@ -96,19 +96,19 @@ impl Bucket {
     }
 
     /// The keys of all visible objects, in order.
-    pub async fn keys(&self) -> Vec<String> {
+    pub(crate) async fn keys(&self) -> Vec<String> {
         let listed = self.admin.list_objects_v2().bucket(&self.name).send().await.expect("can be listed");
         listed.contents().iter().map(|object| object.key().expect("has a key").to_owned()).collect()
     }
 
     /// An object's bytes.
-    pub async fn bytes(&self, key: &str) -> Vec<u8> {
+    pub(crate) async fn bytes(&self, key: &str) -> Vec<u8> {
         let object = self.admin.get_object().bucket(&self.name).key(key).send().await.expect("is there");
         object.body.collect().await.expect("can be read").to_vec()
     }
 
     /// The keys of uploads that are neither complete nor aborted.
-    pub async fn uploads(&self) -> Vec<String> {
+    pub(crate) async fn uploads(&self) -> Vec<String> {
         let listed = self.admin.list_multipart_uploads().bucket(&self.name).send().await.expect("can be listed");
         listed.uploads().iter().map(|upload| upload.key().expect("has a key").to_owned()).collect()
     }

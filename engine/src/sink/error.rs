@@ -1,6 +1,6 @@
 //! The closed table of S3's failures: what each means, whether a retry helps, and the way out.
 //!
-//! Owns kinds and sentences. Does not own how a failure is recognized: see [`super::classify`].
+//! Owns kinds and sentences. Does not own how a failure is recognized: see `classify`.
 
 use crate::error::ErrorKind::{self, Auth, Config, DestinationUnavailable, Internal, NotFound};
 

@@ -1,7 +1,7 @@
 //! One object of a run in S3.
 //!
 //! Owns the order of requests that make it visible or forget it. Does not own which bytes are which part, nor the single
-//! requests: see [`super::requests`].
+//! requests: see `requests`.
 //!
 //! Bodies are in memory and go out with a `Content-Length`, never `aws-chunked`: many S3-compatible services refuse
 //! that. Over HTTPS the signature leaves the body out, since TLS already protects it; over plain HTTP it is hashed.
