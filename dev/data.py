@@ -16,6 +16,7 @@ DEFAULT_EVENTS = 1_000_000
 SLICE_ROWS = 250_000
 # Part of the comment of a table: a change of what is generated makes a new load.
 VERSION = 1
+OWN_COMMENTS = ("nycflights13 v", "generated events v")
 
 FLIGHTS_TABLE = """
 CREATE TABLE flights
@@ -74,7 +75,7 @@ def load_flights(clickhouse: ClickHouse) -> None:
     started = time.monotonic()
     _say("flights: loading")
     data = _flights_parquet()
-    clickhouse.query("DROP TABLE IF EXISTS flights")
+    _drop_own(clickhouse, "flights")
     clickhouse.query(FLIGHTS_TABLE.format(comment=comment))
     clickhouse.query("INSERT INTO flights (* EXCEPT sched_dep) FORMAT Parquet", data=data)
     _say(f"flights: {_count(clickhouse, 'flights')} rows in {time.monotonic() - started:.1f} s")
@@ -89,7 +90,7 @@ def load_events(clickhouse: ClickHouse, table: str, rows: int) -> None:
         return
     started = time.monotonic()
     create, insert = _events_statements()
-    clickhouse.query(f"DROP TABLE IF EXISTS {table}")
+    _drop_own(clickhouse, table)
     clickhouse.query(_fill(create, table=table, comment=comment))
     for first in range(0, rows, SLICE_ROWS):
         count = min(SLICE_ROWS, rows - first)
@@ -130,11 +131,24 @@ def _fill(statement: str, **values: object) -> str:
     return statement
 
 
+def _drop_own(clickhouse: ClickHouse, table: str) -> None:
+    """Drops an older table of ours; somebody's own table of that name stays, and the load ends here."""
+    comments = _comments(clickhouse, table)
+    if comments and not comments[0].startswith(OWN_COMMENTS):
+        raise SystemExit(
+            f"there is a table {table} that this loader didn't make, and it stays as it is; "
+            "set CLICKHOUSE_DATABASE to another database"
+        )
+    clickhouse.query(f"DROP TABLE IF EXISTS {table}")
+
+
+def _comments(clickhouse: ClickHouse, table: str) -> list[str]:
+    query = f"SELECT comment FROM system.tables WHERE database = currentDatabase() AND name = '{table}'"
+    return [row["comment"] for row in clickhouse.rows(query)]
+
+
 def _is_loaded(clickhouse: ClickHouse, table: str, comment: str, rows: int) -> bool:
-    found = clickhouse.rows(
-        f"SELECT comment FROM system.tables WHERE database = currentDatabase() AND name = '{table}'"
-    )
-    if found != [{"comment": comment}] or _count(clickhouse, table) != rows:
+    if _comments(clickhouse, table) != [comment] or _count(clickhouse, table) != rows:
         return False
     _say(f"{table}: {rows} rows are there already")
     return True

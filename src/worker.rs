@@ -153,7 +153,7 @@ async fn connect() -> anyhow::Result<Client> {
     let target = connection.target.to_string();
     let namespace = client.namespace.clone();
     let client = Client::connect(connection, client).await.map_err(|error| unreachable_server(&target, error))?;
-    tracing::info!(%target, %namespace, "connected to Temporal");
+    tracing::info!(address = target, namespace, "connected to Temporal");
     Ok(client)
 }
 

@@ -70,6 +70,12 @@ class Data(unittest.TestCase):
         self.assertEqual(row["last"], "2026-01-01 23:59:16.800000")
         self.assertEqual((row["broken"], row["broken_persons"], row["from_the_future"]), (0, 0, 0))
 
+    def test_somebody_elses_table_stays(self):
+        clickhouse.query("CREATE TABLE precious ENGINE = MergeTree ORDER BY id AS SELECT 7 AS id")
+        with self.assertRaisesRegex(SystemExit, "precious"):
+            data.load_events(clickhouse, "precious", 10)
+        self.assertEqual(clickhouse.value("SELECT sum(id) FROM precious"), 7)
+
     def test_a_second_load_does_nothing(self):
         with contextlib.redirect_stderr(io.StringIO()) as said:
             data.load_events(clickhouse, "events", EVENTS)
