@@ -6,6 +6,8 @@ use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind};
 use engine::run::{Engine, RunIdentity};
+use engine::source::control;
+use engine::source::transport::{Request, Transport};
 use engine::stop::Stop;
 
 use crate::exports::{self, STORES, Table};
@@ -154,6 +156,28 @@ async fn a_cancelled_run_leaves_nothing() {
         };
         tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the query ends");
     }
+}
+
+/// KILL works by itself: a proxy may hold the connection open when we have gone.
+#[tokio::test]
+async fn a_query_is_killed_by_its_id_while_its_connection_stays() {
+    let transport = Transport::new(&exports::clickhouse()).expect("a client");
+    let query_id = format!("it's-{}", uuid::Uuid::new_v4());
+    let sql =
+        "SELECT number, sleepEachRow(0.001) FROM numbers(1000000) SETTINGS max_block_size = 10 FORMAT TabSeparated";
+    let request = Request { sql: sql.to_owned(), query_id: query_id.clone(), ..Request::default() };
+    let body = transport.send(&request).await.expect("begins to answer");
+    let literal = query_id.replace('\'', "\\'");
+    let running = format!("SELECT count() FROM system.processes WHERE query_id = '{literal}' FORMAT TabSeparatedRaw");
+    assert_eq!(exports::query(&running).await, "1");
+    control::kill(&transport, &query_id).await.expect("is killed");
+    let gone = async {
+        while exports::query(&running).await != "0" {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the query ends");
+    drop(body);
 }
 
 async fn running_queries(identity: &RunIdentity) -> String {

@@ -15,4 +15,5 @@ mod golden;
 mod matrix;
 mod s3;
 mod services;
+mod stores;
 mod temporal;

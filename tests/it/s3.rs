@@ -357,7 +357,7 @@ async fn finds_what_lies_under_a_key(store: Store) {
     }
 }
 
-async fn capabilities(bucket: &Bucket) -> StoreCapabilities {
+pub(crate) async fn capabilities(bucket: &Bucket) -> StoreCapabilities {
     let client = client(&bucket.store.connection()).await;
     probe(&client, &bucket.name, "probe/").await.expect("the store can be tried")
 }

@@ -127,3 +127,155 @@ impl FileAssembler {
         Ok(Part { number: self.ledger().cut()?, body, num_rows })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+
+    use super::super::block::BlockCutter;
+    use super::super::budget::ByteBudget;
+    use super::*;
+    use crate::config::export::InvalidUtf8;
+    use crate::config::output::{JsonLinesCodec, Output};
+    use crate::encode::{self, FileLayout};
+
+    const BLOCKS: usize = 3;
+
+    /// What may happen next: the consumer whose turn it is appends, or an upload that is under way ends.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Step {
+        Append,
+        Succeed(PartNumber),
+        Fail(PartNumber),
+    }
+
+    /// One history, played from the start.
+    struct Play {
+        assembler: FileAssembler,
+        ledger: Arc<Mutex<PartLedger>>,
+        blocks: Vec<Option<EncodedBlock>>,
+        pending: BTreeMap<PartNumber, Bytes>,
+        stored: BTreeMap<PartNumber, Bytes>,
+        appended: usize,
+        failed: bool,
+    }
+
+    /// Two rows per block, 9 bytes each; parts of 10 bytes, so that blocks and parts never end together.
+    fn start() -> Play {
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(1..=2 * BLOCKS as i64));
+        let batch = RecordBatch::try_from_iter([("id", ids)]).expect("a batch");
+        let layout = FileLayout {
+            output: Output::JsonLines(JsonLinesCodec::Uncompressed),
+            schema: batch.schema(),
+            json_columns: Vec::new(),
+            invalid_utf8: InvalidUtf8::Fail,
+        };
+        let (encoder, file) = encode::open(layout, 10, 1).expect("a file");
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let permit = runtime.block_on(ByteBudget::new(1 << 20).acquire(1)).expect("fits");
+        let blocks = BlockCutter::new(2, u64::MAX, 0).push(&batch, permit);
+        let blocks = blocks.into_iter().map(|block| Some(encoder.encode(block).expect("encodes"))).collect();
+        let ledger = Arc::default();
+        Play {
+            assembler: FileAssembler::new(file, Arc::clone(&ledger)),
+            ledger,
+            blocks,
+            pending: BTreeMap::new(),
+            stored: BTreeMap::new(),
+            appended: 0,
+            failed: false,
+        }
+    }
+
+    impl Play {
+        fn take(&mut self, parts: Vec<Part>) {
+            for part in parts {
+                assert!(!self.stored.contains_key(&part.number), "{} was given out again", part.number);
+                assert!(self.pending.insert(part.number, part.body).is_none(), "{} was given out twice", part.number);
+            }
+        }
+
+        fn step(&mut self, step: Step) {
+            match step {
+                Step::Append => {
+                    let block = self.blocks[self.appended].take().expect("not yet appended");
+                    let parts = self.assembler.append(block).expect("in turn");
+                    self.appended += 1;
+                    self.take(parts);
+                }
+                Step::Succeed(number) => {
+                    let body = self.pending.remove(&number).expect("pending");
+                    self.ledger
+                        .lock()
+                        .expect("sound")
+                        .record(UploadedPart { number, etag: String::new() })
+                        .expect("pending");
+                    self.stored.insert(number, body);
+                }
+                Step::Fail(number) => {
+                    self.pending.remove(&number).expect("pending");
+                    self.failed = true;
+                }
+            }
+        }
+
+        fn next_steps(&self) -> Vec<Step> {
+            let append = (self.appended < BLOCKS).then_some(Step::Append);
+            let ends = self.pending.keys().flat_map(|number| [Step::Succeed(*number), Step::Fail(*number)]);
+            append.into_iter().chain(ends).collect()
+        }
+
+        fn end(mut self, history: &[Step]) {
+            let (rest, totals) = self.assembler.finish().expect("ends");
+            let Rest::Parts(parts) = rest else { panic!("several parts") };
+            self.take(parts);
+            for number in self.pending.keys().copied().collect::<Vec<_>>() {
+                self.step(Step::Succeed(number));
+            }
+            assert_eq!((totals.rows_encoded, totals.end.num_rows), (2 * BLOCKS as u64, 2 * BLOCKS as u64));
+            match self.assembler.take_complete() {
+                Ok(parts) => {
+                    assert!(!self.failed, "{history:?} completes with a part missing");
+                    assert!(parts.iter().map(|part| part.number.get()).eq(1..=parts.len() as u32));
+                    let object = self.stored.values().flat_map(|part| part.to_vec()).collect::<Vec<_>>();
+                    let expected = (1..=2 * BLOCKS).map(|id| format!("{{\"id\":{id}}}\n")).collect::<String>();
+                    assert_eq!(String::from_utf8(object).expect("text"), expected, "{history:?}");
+                }
+                Err(_) => assert!(self.failed, "{history:?} refuses a whole file"),
+            }
+        }
+    }
+
+    fn every_order(history: &mut Vec<Step>, tried: &mut u64) {
+        let mut play = start();
+        history.iter().for_each(|step| play.step(*step));
+        let steps = play.next_steps();
+        if steps.is_empty() {
+            *tried += 1;
+            return play.end(history);
+        }
+        for step in steps {
+            history.push(step);
+            every_order(history, tried);
+            history.pop();
+        }
+    }
+
+    #[test]
+    fn every_order_of_append_success_and_failure_makes_the_file_or_refuses_it() {
+        let mut tried = 0;
+        every_order(&mut Vec::new(), &mut tried);
+        assert!(tried > 1_000, "only {tried} orders");
+    }
+
+    #[test]
+    fn a_block_out_of_turn_is_refused_and_changes_nothing() {
+        let mut play = start();
+        let late = play.blocks[1].take().expect("the second");
+        assert!(play.assembler.append(late).is_err());
+        play.step(Step::Append);
+        assert_eq!(play.assembler.num_rows, 2);
+    }
+}
