@@ -60,7 +60,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.format}+{self.codec} {self.num_rows // 1_000_000} M".lower().replace(" ", "-")
+        return f"{self.format}+{self.codec} {self.num_rows // 1_000_000} M".lower().replace(" ", "-").replace("+", "-")
 
 
 @dataclass
