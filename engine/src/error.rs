@@ -210,14 +210,10 @@ pub fn group(failures: Vec<Error>) -> Option<Error> {
     if real.is_empty() {
         return cancelled.into_iter().next();
     }
-    let first = real.remove(0);
-    let mut others = first.others.iter().map(clone_shallow).collect::<Vec<_>>();
+    let mut first = real.remove(0);
+    let mut others = std::mem::take(&mut first.others);
     others.extend(real);
     Some(first.with_others(others))
-}
-
-fn clone_shallow(error: &Error) -> Error {
-    Error { retry_after: error.retry_after, ..Error::new(error.kind, error.message.clone()) }
 }
 
 #[cfg(test)]

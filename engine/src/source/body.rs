@@ -56,11 +56,6 @@ impl Body {
         }
     }
 
-    /// Bytes received so far.
-    pub(crate) const fn received(&self) -> u64 {
-        self.received
-    }
-
     /// Fills `target` from the body.
     ///
     /// # Errors

@@ -60,12 +60,6 @@ impl ArrowStreamReader {
         &self.schema
     }
 
-    /// Bytes received so far.
-    #[must_use]
-    pub const fn received(&self) -> u64 {
-        self.body.received()
-    }
-
     /// The body's size of the next message, before it is read. `None` only after the end marker *and* the clean end of
     /// the response.
     ///

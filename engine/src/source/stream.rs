@@ -1,7 +1,5 @@
 //! The export's stream: planned, sent and opened.
 
-use std::collections::BTreeMap;
-
 use super::control;
 use super::exception::ServerException;
 use super::query::{ExportQuery, ModelQuery};
@@ -72,17 +70,5 @@ impl PlannedQuery {
     pub fn json_columns(&self) -> Vec<String> {
         let json = self.plan.columns().iter().filter(|column| column.holds_json);
         json.map(|column| column.name().to_owned()).collect()
-    }
-
-    /// The parameters that are sent, for showing.
-    #[must_use]
-    pub const fn parameters(&self) -> &BTreeMap<String, String> {
-        &self.query.parameters
-    }
-
-    /// The statement that is sent, for showing.
-    #[must_use]
-    pub fn sql(&self) -> &str {
-        &self.query.sql
     }
 }
