@@ -8,6 +8,7 @@ AWS_ENDPOINT_URL_S3, TEMPORAL_ADDRESS) is not started; its variables are passed 
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -39,9 +40,9 @@ def up(instance: Instance, services: list[Service]) -> int:
         started = [each for each in own if _start(instance, each)]
         for service in own:
             _wait_ready(instance, service)
-        instance.write_env(_variables(instance))
+        instance.write_env(*_variables(instance))
     _say(f"services '{instance.name}' are up ({len(started)} started, {len(own)} running)")
-    _say(f"variables: . {os.path.relpath(instance.env_file)}")
+    _say(f"variables: . {shlex.quote(os.path.relpath(instance.env_file))}")
     return 0
 
 
@@ -112,21 +113,22 @@ def _wait_ready(instance: Instance, service: Service) -> None:
         raise SystemExit(f"{service.name} {what}; {daemon.log} ends with:\n{daemon.log_tail()}")
 
 
-def _variables(instance: Instance) -> dict[str, str]:
-    variables = {}
+def _variables(instance: Instance) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables of our services, and those of services that the user brings."""
+    own, brought = {"BATCH_EXPORT_PYTHON": sys.executable}, {}
     for service in SERVICES:
         if _is_external(service):
             names = (service.address_variable, *service.passed_through)
             given = {name: os.environ[name] for name in names if name in os.environ}
             # Our own HTTPS port is no second port of the user's server.
-            variables |= {
+            brought |= {
                 name: value
                 for name, value in given.items()
                 if not (name.startswith("BATCH_EXPORT_TEST_") and is_ours(name, value))
             }
         else:
-            variables |= service.variables(instance)
-    return variables | {"BATCH_EXPORT_PYTHON": sys.executable}
+            own |= service.variables(instance)
+    return own, brought
 
 
 def _is_external(service: Service) -> bool:

@@ -1,6 +1,7 @@
 """The four services: how each is started, when it is ready, and which variables lead to it."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.error
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .instance import ROOT, Instance, _write_private
+from .instance import ROOT, Instance, write_private
 from .process import Command
 from .tls import make_certificates
 
@@ -48,6 +49,9 @@ def _answers(url: str, timeout: float = 2.0) -> bool:
 
 # --- Temporal
 
+# The profile of somebody's own server, with its keys and certificates, is nothing for ours.
+NO_PROFILE = {"TEMPORAL_CONFIG_FILE": os.devnull}
+
 
 def _temporal_command(instance: Instance) -> Command:
     folder = instance.folder / "temporal"
@@ -63,7 +67,7 @@ def _temporal_command(instance: Instance) -> Command:
         f"--db-filename={folder / 'temporal.db'}",
         "--log-level=warn",
     ]
-    return Command(argv, {"GOMEMLIMIT": "512MiB"}, folder)
+    return Command(argv, {"GOMEMLIMIT": "512MiB"} | NO_PROFILE, folder)
 
 
 def _temporal_ready(instance: Instance) -> bool:
@@ -77,7 +81,7 @@ def _temporal_variables(instance: Instance) -> dict[str, str]:
         "TEMPORAL_ADDRESS": f"{LOOPBACK}:{instance.port('temporal')}",
         "TEMPORAL_NAMESPACE": "default",
         "TEMPORAL_UI_URL": f"http://{LOOPBACK}:{instance.port('temporal_ui')}",
-    }
+    } | NO_PROFILE
 
 
 # --- ClickHouse
@@ -126,7 +130,7 @@ def _s3_command(instance: Instance) -> Command:
         "credentials": [{"accessKey": instance.secret("s3_access", 20), "secretKey": instance.secret("s3", 40)}],
         "actions": ["Admin", "Read", "Write", "List", "Tagging"],
     }
-    _write_private(config, json.dumps({"identities": [identity]}))
+    write_private(config, json.dumps({"identities": [identity]}))
     (folder / "data").mkdir(exist_ok=True)
     argv = [
         str(PROGRAMS / "weed"),

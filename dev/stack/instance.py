@@ -22,6 +22,9 @@ FREE_PORTS = range(20000, 32000)
 FRIENDLY_PORTS = {"temporal": 7233, "temporal_ui": 8233, "clickhouse": 8123, "s3": 8333}
 FRIENDLY_INSTANCE = "demo"
 
+# The line of an env file behind which nothing is ours.
+BROUGHT = "# Services of yours, used instead of ones of ours:"
+
 
 class Instance:
     """Everything that belongs to `--name NAME`."""
@@ -63,10 +66,14 @@ class Instance:
         """The variables of the last `up`."""
         return _parse_env(self.env_file)
 
-    def write_env(self, variables: dict[str, str]) -> None:
+    def write_env(self, own: dict[str, str], brought: dict[str, str]) -> None:
+        """Writes the variables of our services and, apart from them, those of services that the user brings."""
         lines = [f"# Variables of the development services '{self.name}'. For: . {self.env_file.name}"]
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        _write_private(self.env_file, "\n".join(lines) + "\n")
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in own.items()]
+        if brought:
+            lines.append(BROUGHT)
+            lines += [f"export {name}={shlex.quote(value)}" for name, value in brought.items()]
+        write_private(self.env_file, "\n".join(lines) + "\n")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -104,26 +111,28 @@ class Instance:
     @staticmethod
     def _write(path: Path, content: dict) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_private(path, json.dumps(content, indent=2) + "\n")
+        write_private(path, json.dumps(content, indent=2) + "\n")
 
 
 def is_ours(variable: str, value: str) -> bool:
     """Whether a value comes from an instance's env file that the user has sourced."""
-    return any(_parse_env(path).get(variable) == value for path in RUNS.glob("*/env"))
+    return any(_parse_env(path, own_only=True).get(variable) == value for path in RUNS.glob("*/env"))
 
 
-def _parse_env(path: Path) -> dict[str, str]:
+def _parse_env(path: Path, own_only: bool = False) -> dict[str, str]:
     if not path.exists():
         return {}
     pairs = {}
     for line in path.read_text().splitlines():
+        if own_only and line == BROUGHT:
+            break
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             pairs[name] = shlex.split(value)[0] if value else ""
     return pairs
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_private(path: Path, text: str) -> None:
     """Writes whole or not at all, readable by the owner only."""
     temporary = path.with_name(path.name + ".new")
     temporary.unlink(missing_ok=True)

@@ -80,9 +80,9 @@ class Instances(InFolder):
     def test_variables_survive_quoting(self):
         one = Instance("one")
         one.folder.mkdir()
-        variables = {"A": "it's $HOME", "B": ""}
-        one.write_env(variables)
-        self.assertEqual(one.read_env(), variables)
+        variables, brought = {"A": "it's $HOME", "B": ""}, {"C": "# no comment"}
+        one.write_env(variables, brought)
+        self.assertEqual(one.read_env(), variables | brought)
         self.assertEqual(stat.S_IMODE(one.env_file.stat().st_mode), 0o600)
 
 
@@ -91,20 +91,31 @@ class OwnServices(InFolder):
         one = Instance("one")
         given = {"CLICKHOUSE_URL": "http://elsewhere:8123", "CLICKHOUSE_USER": "joe"}
         with mock.patch.dict(os.environ, given, clear=True):
-            variables = services._variables(one)
+            own, brought = services._variables(one)
             (clickhouse,) = [each for each in SERVICES if each.name == "clickhouse"]
             self.assertTrue(services._is_external(clickhouse))
-        self.assertEqual(variables | given, variables)
-        self.assertNotIn("CLICKHOUSE_PASSWORD", variables)
-        self.assertIn("AWS_SECRET_ACCESS_KEY", variables)
+        self.assertEqual(brought, given)
+        self.assertNotIn("CLICKHOUSE_PASSWORD", own)
+        self.assertIn("AWS_SECRET_ACCESS_KEY", own)
+
+    def test_a_users_server_stays_one_when_the_file_is_sourced(self):
+        one = Instance("one")
+        one.folder.mkdir()
+        given = {"CLICKHOUSE_URL": "http://elsewhere:8123"}
+        with mock.patch.dict(os.environ, given, clear=True):
+            own, brought = services._variables(one)
+            one.write_env(own, brought)
+        with mock.patch.dict(os.environ, own | brought, clear=True):
+            external = [each.name for each in SERVICES if services._is_external(each)]
+        self.assertEqual(external, ["clickhouse"])
 
     def test_a_sourced_file_is_not_a_users_server(self):
         one = Instance("one")
         one.folder.mkdir()
         with mock.patch.dict(os.environ, {}, clear=True):
-            variables = services._variables(one)
-        one.write_env(variables)
-        with mock.patch.dict(os.environ, variables, clear=True):
+            own, brought = services._variables(one)
+        one.write_env(own, brought)
+        with mock.patch.dict(os.environ, own, clear=True):
             self.assertFalse(any(services._is_external(each) for each in SERVICES))
 
 

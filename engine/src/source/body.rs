@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
@@ -59,21 +59,35 @@ impl Body {
     /// Fills `target` from the body.
     ///
     /// # Errors
-    /// The server's exception, when the body ends before `target` is full and its end holds one; else
-    /// `SourceUnavailable` that says what was missing.
+    /// As [`read_pieces`](Self::read_pieces).
     pub(crate) async fn read_exact(&mut self, target: &mut [u8], what: &str) -> Result<()> {
         let mut filled = 0;
-        while filled < target.len() {
+        let num_bytes = target.len();
+        self.read_pieces(num_bytes, what, |piece| {
+            target[filled..filled + piece.len()].copy_from_slice(piece);
+            filled += piece.len();
+        })
+        .await
+    }
+
+    /// Gives the next `num_bytes` to `take`, piece by piece as they come.
+    ///
+    /// # Errors
+    /// The server's exception, when the body ends too early and its end holds one; else `SourceUnavailable` that says
+    /// what was missing.
+    pub(crate) async fn read_pieces(&mut self, num_bytes: usize, what: &str, mut take: impl FnMut(&[u8])) -> Result<()> {
+        let mut missing = num_bytes;
+        while missing > 0 {
             if self.current.is_empty() && !self.fill().await? {
                 return Err(self.broken(&format!(
-                    "the stream ended after {} bytes, {filled} of {} bytes into {what}",
+                    "the stream ended after {} bytes, {} of {num_bytes} bytes into {what}",
                     self.received,
-                    target.len()
+                    num_bytes - missing
                 )));
             }
-            let count = self.current.len().min(target.len() - filled);
-            self.current.copy_to_slice(&mut target[filled..filled + count]);
-            filled += count;
+            let piece = self.current.split_to(self.current.len().min(missing));
+            take(&piece);
+            missing -= piece.len();
         }
         Ok(())
     }

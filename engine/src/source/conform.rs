@@ -109,7 +109,9 @@ impl Column<'_> {
     /// Bytes become text without a copy, unless one has to be repaired.
     fn text(&mut self, array: &ArrayRef) -> Result<ArrayRef> {
         let binary = array.as_binary::<i32>();
-        if let Ok(text) = GenericStringArray::<i32>::try_from_binary(binary.clone()) {
+        let (offsets, range) = rebased(binary.offsets());
+        let bytes = binary.values().slice_with_length(range.start, range.len());
+        if let Ok(text) = GenericStringArray::<i32>::try_new(offsets, bytes, binary.nulls().cloned()) {
             return Ok(Arc::new(text));
         }
         let mut builder = StringBuilder::with_capacity(binary.len(), binary.value_data().len());

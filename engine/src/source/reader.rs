@@ -93,8 +93,8 @@ impl ArrowStreamReader {
         let Some(PendingMessage { metadata, body_num_bytes }) = self.pending.take() else {
             return Err(Error::internal("a batch was asked for before its size"));
         };
-        let mut buffer = MutableBuffer::from_len_zeroed(body_num_bytes);
-        self.body.read_exact(buffer.as_slice_mut(), "a record batch").await?;
+        let mut buffer = MutableBuffer::with_capacity(body_num_bytes);
+        self.body.read_pieces(body_num_bytes, "a record batch", |piece| buffer.extend_from_slice(piece)).await?;
         match decode_batch(&metadata, &buffer.into(), &self.schema) {
             Ok(batch) => Ok(batch),
             // The rest of an unfinished message may have been filled with the text of an exception.

@@ -1,17 +1,20 @@
 //! Parquet: a block becomes a row group; the file splices row groups together and ends with the footer.
 
+mod column;
+mod layout;
+
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
-use arrow_select::concat::concat;
-use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory, compute_leaves};
+use parquet::arrow::arrow_writer::ArrowColumnChunk;
 use parquet::arrow::{ArrowSchemaConverter, add_encoded_arrow_schema_to_metadata};
 use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterPropertiesBuilder};
 use parquet::file::writer::SerializedFileWriter;
 
+use self::column::ColumnEncoder;
 use super::FileEnd;
 use crate::config::output::ParquetCodec;
 use crate::error::{Error, Result};
@@ -23,17 +26,7 @@ pub(super) type RowGroup = Vec<ArrowColumnChunk>;
 /// Encodes row groups, each independent of the others.
 #[derive(Debug)]
 pub(super) struct RowGroupEncoder {
-    factory: Factory,
-    schema: SchemaRef,
-}
-
-/// Gives the library's factory a `Debug`.
-struct Factory(ArrowRowGroupWriterFactory);
-
-impl std::fmt::Debug for Factory {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("ArrowRowGroupWriterFactory")
-    }
+    columns: Vec<ColumnEncoder>,
 }
 
 /// A Parquet file under construction.
@@ -48,18 +41,22 @@ pub(super) fn open(
     schema: &SchemaRef,
     cutter: PartCutter,
 ) -> Result<(RowGroupEncoder, ParquetFile)> {
-    let mut properties = properties(codec)?;
-    add_encoded_arrow_schema_to_metadata(schema, &mut properties);
-    let parquet_schema = ArrowSchemaConverter::new().convert(schema).map_err(cannot_write)?;
-    let writer = SerializedFileWriter::new(cutter, parquet_schema.root_schema_ptr(), Arc::new(properties))
-        .map_err(cannot_write)?;
-    let factory = Factory(ArrowRowGroupWriterFactory::new(&writer, Arc::clone(schema)));
-    Ok((RowGroupEncoder { factory, schema: Arc::clone(schema) }, ParquetFile { writer }))
+    let properties = properties(codec)?;
+    let open = || -> Result<_, ParquetError> {
+        let columns =
+            schema.fields().iter().map(|field| ColumnEncoder::new(field, &properties)).collect::<Result<_, _>>()?;
+        let mut properties = properties.clone().build();
+        add_encoded_arrow_schema_to_metadata(schema, &mut properties);
+        let parquet_schema = ArrowSchemaConverter::new().convert(schema)?;
+        let writer = SerializedFileWriter::new(cutter, parquet_schema.root_schema_ptr(), Arc::new(properties))?;
+        Ok((RowGroupEncoder { columns }, ParquetFile { writer }))
+    };
+    open().map_err(cannot_write)
 }
 
-/// Levels are low: higher ones cost much time and, for zstd on such data, even bytes. Statistics are per row group, with
-/// long texts truncated: readers prune by them, and page statistics would only make the footer grow.
-fn properties(codec: ParquetCodec) -> Result<WriterProperties> {
+/// Levels are low: higher ones cost much time and, for zstd on such data, even bytes. Statistics are per row group:
+/// readers prune by them, and page statistics would only make the footer grow.
+fn properties(codec: ParquetCodec) -> Result<WriterPropertiesBuilder> {
     let compression = match codec {
         ParquetCodec::Uncompressed => Compression::UNCOMPRESSED,
         ParquetCodec::Snappy => Compression::SNAPPY,
@@ -71,28 +68,17 @@ fn properties(codec: ParquetCodec) -> Result<WriterProperties> {
     Ok(WriterProperties::builder()
         .set_created_by("batch-export".to_owned())
         .set_compression(compression)
-        .set_statistics_enabled(EnabledStatistics::Chunk)
-        .build())
+        .set_statistics_enabled(EnabledStatistics::Chunk))
 }
 
 impl RowGroupEncoder {
     pub(super) fn encode(&self, pieces: &[RecordBatch]) -> Result<RowGroup> {
-        let encode = || -> Result<RowGroup, ParquetError> {
-            let mut writers = self.factory.0.create_column_writers(0)?;
-            let mut next_writer = writers.iter_mut();
-            for (index, field) in self.schema.fields().iter().enumerate() {
-                // Whole columns: the writer cuts pages by what one call brings, and pages must not depend on messages.
-                let pieces = pieces.iter().map(|piece| piece.column(index).as_ref()).collect::<Vec<_>>();
-                let column = concat(&pieces)?;
-                for leaf in compute_leaves(field, &column)? {
-                    let writer =
-                        next_writer.next().ok_or_else(|| ParquetError::General("a leaf without writer".to_owned()))?;
-                    writer.write(&leaf)?;
-                }
-            }
-            writers.into_iter().map(|writer| writer.close()).collect()
-        };
-        encode().map_err(cannot_write)
+        let mut row_group = RowGroup::new();
+        for (index, encoder) in self.columns.iter().enumerate() {
+            let pieces = pieces.iter().map(|piece| Arc::clone(piece.column(index))).collect::<Vec<_>>();
+            row_group.extend(encoder.encode(&pieces).map_err(cannot_write)?);
+        }
+        Ok(row_group)
     }
 }
 
