@@ -128,6 +128,9 @@ pub(crate) struct RunArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     pub(crate) config: ExportArgs,
+    /// Also find out what the store honors, by small objects under the prefix; needs the permission to delete them.
+    #[arg(long)]
+    pub(crate) probe: bool,
 }
 
 /// `runs list`.

@@ -125,7 +125,7 @@ impl CheckReport {
             return self.skip("query", "the source has to answer first");
         };
         self.note("source", Outcome::Ok, format!("ClickHouse {version} at {}", source.connection.url));
-        let planned = PlannedQuery::prepare(&transport, source, interval, &query_id).await;
+        let planned = PlannedQuery::prepare(&transport, export, interval, &query_id).await;
         let Some(planned) = self.take("query", planned) else { return };
         self.columns = planned
             .plan
@@ -159,7 +159,9 @@ impl CheckReport {
         }
         match depth {
             Depth::Full => self.store(&client, export).await,
-            Depth::NoTrace => self.skip("store", "what the store honors is found only by writing and deleting objects"),
+            Depth::NoTrace => {
+                self.skip("store", "what it honors shows only by writing and deleting objects: --probe does")
+            }
         }
     }
 

@@ -206,7 +206,7 @@ async fn prepare(
         }
     }
     let query_id = query_id(identity);
-    let query = PlannedQuery::prepare(transport, &export.source, &identity.interval, &query_id).await?;
+    let query = PlannedQuery::prepare(transport, export, &identity.interval, &query_id).await?;
     let destination = &export.destination;
     let client = S3Client::connect(&destination.connection).await?;
     let table = export.source.model.table_name();

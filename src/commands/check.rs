@@ -1,7 +1,7 @@
 //! `check`: whether a run would work, step by step, by the run's own code.
 //!
-//! Owns how the engine's report is shown. Does not own what is tried: see [`engine::check`]. Nothing becomes visible in
-//! the store, and nothing has to be deleted.
+//! Owns how the engine's report is shown. Does not own what is tried: see [`engine::check`]. Unless `--probe` asks for
+//! it, nothing becomes visible in the store, and nothing has to be deleted.
 
 use engine::check::{CheckReport, CheckedColumn, Depth, Outcome, check};
 use engine::interval::Interval;
@@ -37,7 +37,8 @@ pub(crate) async fn run(arguments: &CheckArgs, process: &Process) -> Result<(), 
     let export = load_export(&arguments.config, &process.variables)?;
     let now = Timestamp::now().round(Unit::Minute).map_err(anyhow::Error::from)?;
     let window = Interval::ending(export.cadence, now, &export.zone)?;
-    let report = check(&export.config, &window, Depth::NoTrace).await;
+    let depth = if arguments.probe { Depth::Full } else { Depth::NoTrace };
+    let report = check(&export.config, &window, depth).await;
     // The sides fail each for itself: what may pass on one side doesn't make the other one's failure pass.
     let failure = report
         .failures()

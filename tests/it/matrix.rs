@@ -1,6 +1,6 @@
 //! Every format and compression, over no rows, one row, many blocks and a row larger than a part, on both stores.
 
-use engine::config::output::Output;
+use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 
 use crate::exports::{self, STORES, Table};
 use crate::services::Bucket;
@@ -98,4 +98,27 @@ async fn no_rows_write_no_object_by_default() {
         assert_eq!((report.rows, report.files.len()), (0, 0));
     }
     assert_eq!(bucket.keys().await, [""; 0]);
+}
+
+/// JSON has only text as names; Parquet keeps the keys' own type.
+#[tokio::test]
+async fn keys_of_maps_are_text_in_json_lines_only() {
+    let sql = "SELECT 1 AS id, map(toUInt64(7), 'x') AS numbers, map(toDate('2026-01-02'), [map(toUUID('61f0c404-5cb3-11e7-907b-a6006ad3dba0'), 2.5)]) AS nested \
+               WHERE now() > {interval_end}";
+    let bucket = Bucket::fresh(STORES[0]).await;
+    let lines = Output::JsonLines(JsonLinesCodec::Uncompressed);
+    let report = exports::run(&exports::export("map-lines", sql, lines, &bucket)).await.expect("runs");
+    let line = bucket.bytes(&report.files[0].key).await;
+    assert_eq!(
+        serde_json::from_slice::<serde_json::Value>(&line).expect("JSON"),
+        serde_json::json!({
+            "id": 1,
+            "numbers": { "7": "x" },
+            "nested": { "2026-01-02": [{ "61f0c404-5cb3-11e7-907b-a6006ad3dba0": 2.5 }] },
+        })
+    );
+    let parquet = Output::Parquet(ParquetCodec::Zstd);
+    let report = exports::run(&exports::export("map-parquet", sql, parquet, &bucket)).await.expect("runs");
+    let (source, _window) = sql.split_once(" WHERE").expect("a window");
+    exports::assert_clickhouse_reads(&bucket, &report.files[0].key, parquet, source);
 }

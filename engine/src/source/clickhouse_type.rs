@@ -27,6 +27,15 @@ pub(crate) struct Mapped {
     pub(crate) holds_json: bool,
 }
 
+/// Which types the keys of maps may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum MapKeys {
+    /// Any: Parquet.
+    Any,
+    /// Text: the names in a JSON object.
+    Text,
+}
+
 /// Why a type can't be written, in words that follow the type's name, and the way out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
@@ -41,11 +50,11 @@ const CAST_TO_TEXT: &str = "select toString({}) instead";
 const NAME_A_TYPE: &str = "select CAST({} AS String), or another type, instead";
 
 /// What the type named `text` becomes.
-pub(crate) fn map(text: &str) -> Result<Mapped, Refusal> {
-    map_at(text, 0)
+pub(crate) fn map(text: &str, keys: MapKeys) -> Result<Mapped, Refusal> {
+    map_at(text, keys, 0)
 }
 
-fn map_at(text: &str, depth: usize) -> Result<Mapped, Refusal> {
+fn map_at(text: &str, keys: MapKeys, depth: usize) -> Result<Mapped, Refusal> {
     let text = text.trim();
     let unknown = || refuse(text, "is unknown to this version", CAST_TO_TEXT);
     if depth > MAX_DEPTH {
@@ -53,7 +62,7 @@ fn map_at(text: &str, depth: usize) -> Result<Mapped, Refusal> {
     }
     let (name, arguments) = split(text).ok_or_else(unknown)?;
     let inner = |index: usize| match arguments.get(index) {
-        Some(argument) => map_at(argument, depth + 1),
+        Some(argument) => map_at(argument, keys, depth + 1),
         None => Err(unknown()),
     };
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u8>().ok()).ok_or_else(unknown);
@@ -99,10 +108,10 @@ fn map_at(text: &str, depth: usize) -> Result<Mapped, Refusal> {
         "SimpleAggregateFunction" => Ok(Mapped { is_cast: true, ..inner(1)? }),
         "Nullable" => inner(0).map(nullable),
         "Array" => inner(0).map(array),
-        "Map" => Ok(map_of(inner(0)?, inner(1)?)),
-        "Tuple" => tuple(&arguments, depth).and_then(|mapped| mapped.ok_or_else(unknown)),
+        "Map" => Ok(map_of(inner(0)?, inner(1)?, keys)),
+        "Tuple" => tuple(&arguments, keys, depth).and_then(|mapped| mapped.ok_or_else(unknown)),
         "Nested" => {
-            let item = tuple(&arguments, depth)?.ok_or_else(unknown)?;
+            let item = tuple(&arguments, keys, depth)?.ok_or_else(unknown)?;
             Ok(Mapped { is_cast: true, ..array(item) })
         }
         "AggregateFunction" => Err(refuse(
@@ -167,7 +176,8 @@ fn array(item: Mapped) -> Mapped {
     Mapped { is_cast: item.is_cast, ..same(&format!("Array({})", item.written), DataType::List(Arc::new(field))) }
 }
 
-fn map_of(key: Mapped, value: Mapped) -> Mapped {
+fn map_of(key: Mapped, value: Mapped, keys: MapKeys) -> Mapped {
+    let key = if keys == MapKeys::Text && key.arrow != DataType::Utf8 { cast("String", DataType::Utf8) } else { key };
     let entries =
         Fields::from(vec![Field::new("key", key.arrow, false), Field::new("value", value.arrow, value.is_nullable)]);
     let entries = Field::new("entries", DataType::Struct(entries), false);
@@ -178,13 +188,13 @@ fn map_of(key: Mapped, value: Mapped) -> Mapped {
 }
 
 /// A tuple, with or without names; `None` without elements.
-fn tuple(arguments: &[&str], depth: usize) -> Result<Option<Mapped>, Refusal> {
+fn tuple(arguments: &[&str], keys: MapKeys, depth: usize) -> Result<Option<Mapped>, Refusal> {
     let mut written = Vec::with_capacity(arguments.len());
     let mut fields = Vec::with_capacity(arguments.len());
     let mut is_cast = false;
     for (index, argument) in arguments.iter().enumerate() {
         let (name, element) = split_element(argument);
-        let element = map_at(element, depth + 1)?;
+        let element = map_at(element, keys, depth + 1)?;
         written.push(name.map_or_else(|| element.written.clone(), |name| format!("{name} {}", element.written)));
         let name = name.map_or_else(|| (index + 1).to_string(), unquoted_name);
         fields.push(Field::new(name, element.arrow, element.is_nullable));

@@ -94,6 +94,7 @@ impl ExportQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::output::{Output, ParquetCodec};
     use crate::source::control::DescribedColumn;
     use crate::source::events::EventsModel;
     use crate::source::template::SqlTemplate;
@@ -104,7 +105,7 @@ mod tests {
 
     fn plan() -> TypePlan {
         let column = DescribedColumn { name: "id".to_owned(), clickhouse_type: "UUID".to_owned() };
-        TypePlan::new(&[column], &[]).expect("a plan")
+        TypePlan::new(&[column], &[], Output::Parquet(ParquetCodec::Zstd)).expect("a plan")
     }
 
     #[test]

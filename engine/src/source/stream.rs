@@ -6,7 +6,7 @@ use super::query::{ExportQuery, ModelQuery};
 use super::reader::ArrowStreamReader;
 use super::transport::{Request, Transport};
 use super::type_plan::TypePlan;
-use crate::config::export::SourceConfig;
+use crate::config::export::ExportConfig;
 use crate::error::Result;
 use crate::interval::Interval;
 
@@ -25,15 +25,16 @@ impl PlannedQuery {
     /// The server's exception for an unknown table or column; `Config` or `Data` for a type that can't be written.
     pub async fn prepare(
         transport: &Transport,
-        source: &SourceConfig,
+        export: &ExportConfig,
         interval: &Interval,
         query_id: &str,
     ) -> Result<Self> {
+        let source = &export.source;
         let model = ModelQuery::new(&source.model, interval)?;
         let describe_id = format!("{query_id}-describe");
         let columns =
             control::describe(transport, &model.sql, &model.parameters, &source.settings, &describe_id).await?;
-        let plan = TypePlan::new(&columns, model.json_columns)?;
+        let plan = TypePlan::new(&columns, model.json_columns, export.output)?;
         let query = ExportQuery::new(model, &plan, &source.settings)?;
         Ok(Self { plan, query })
     }

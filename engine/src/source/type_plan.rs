@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use arrow_schema::{Field, FieldRef, Fields, Schema, SchemaRef};
 
-use super::clickhouse_type::{self, Mapped};
+use super::clickhouse_type::{self, MapKeys, Mapped};
 use super::control::DescribedColumn;
 use super::names::quoted_name;
+use crate::config::output::Output;
 use crate::error::{Error, Result};
 
 /// The key of the field's metadata that keeps ClickHouse's own name of the type.
@@ -40,11 +41,15 @@ pub struct ColumnPlan {
 }
 
 impl TypePlan {
-    /// Plans the columns that ClickHouse described; `json_columns` hold JSON as text.
+    /// Plans the columns that ClickHouse described for a format; `json_columns` hold JSON as text.
     ///
     /// # Errors
     /// `Config`: the column, its type and the cast to use, for every column that can't be written.
-    pub fn new(described: &[DescribedColumn], json_columns: &[&str]) -> Result<Self> {
+    pub fn new(described: &[DescribedColumn], json_columns: &[&str], output: Output) -> Result<Self> {
+        let keys = match output {
+            Output::Parquet(_) => MapKeys::Any,
+            Output::JsonLines(_) => MapKeys::Text,
+        };
         if described.is_empty() {
             return Err(Error::config("the query has no columns"));
         }
@@ -56,7 +61,7 @@ impl TypePlan {
                 faults.push(format!("the query has two columns named `{name}`; rename one with AS"));
                 continue;
             }
-            match clickhouse_type::map(clickhouse_type) {
+            match clickhouse_type::map(clickhouse_type, keys) {
                 Ok(mapped) => columns.push(ColumnPlan::new(name, clickhouse_type, mapped, json_columns)),
                 Err(refusal) => faults.push(format!(
                     "column `{name}` has the type {}, which {}; {}",
@@ -134,6 +139,9 @@ mod tests {
     use arrow_schema::DataType;
 
     use super::*;
+    use crate::config::output::ParquetCodec;
+
+    const PARQUET: Output = Output::Parquet(ParquetCodec::Zstd);
 
     fn described(columns: &[(&str, &str)]) -> Vec<DescribedColumn> {
         columns
@@ -155,6 +163,7 @@ mod tests {
                 ("p", "String"),
             ]),
             &["p"],
+            PARQUET,
         )
         .expect("a plan");
         assert_eq!(plan.select_list(), "`a`,\n    CAST(`b\\`c` AS String) AS `b\\`c`,\n    `t`,\n    `p`");
@@ -171,6 +180,7 @@ mod tests {
         let error = TypePlan::new(
             &described(&[("s", "AggregateFunction(sum, UInt64)"), ("d", "IntervalDay"), ("x", "Int8"), ("x", "Int8")]),
             &[],
+            PARQUET,
         )
         .expect_err("three faults");
         assert_eq!(error.kind(), crate::error::ErrorKind::Config);
@@ -181,6 +191,6 @@ mod tests {
              the type IntervalDay, which is a length of time that neither format has; select toInt64(`d`) instead, \
              and put the unit into its name. the query has two columns named `x`; rename one with AS"
         );
-        assert!(TypePlan::new(&[], &[]).is_err());
+        assert!(TypePlan::new(&[], &[], PARQUET).is_err());
     }
 }

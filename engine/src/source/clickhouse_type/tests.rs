@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 fn mapped(text: &str) -> Mapped {
-    map(text).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
+    map(text, MapKeys::Any).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
 }
 
 fn utc(unit: TimeUnit) -> DataType {
@@ -98,6 +98,21 @@ fn nested_types_are_mapped_inside() {
 }
 
 #[test]
+fn keys_become_text_where_the_format_needs_it() {
+    for (source, written) in [
+        ("Map(UInt64, String)", "Map(String, String)"),
+        ("Array(Map(Date, Map(UUID, UInt8)))", "Array(Map(String, Map(String, UInt8)))"),
+        ("Tuple(a Map(LowCardinality(FixedString(2)), Float64))", "Tuple(a Map(String, Float64))"),
+    ] {
+        let mapped = map(source, MapKeys::Text).expect(source);
+        assert_eq!((mapped.written.as_str(), mapped.is_cast), (written, true), "{source}");
+    }
+    let mapped = map("Map(String, UInt64)", MapKeys::Text).expect("a map");
+    assert_eq!((mapped.written.as_str(), mapped.is_cast), ("Map(String, UInt64)", false));
+    assert_eq!(map("Map(UInt64, String)", MapKeys::Any).expect("a map").written, "Map(UInt64, String)");
+}
+
+#[test]
 fn arrow_fields_are_nullable_only_where_clickhouse_says_so() {
     let DataType::Struct(fields) =
         mapped("Tuple(a Nullable(Int8), `b``c` String, `d\\`e` Array(Nullable(UUID)))").arrow
@@ -137,18 +152,18 @@ fn what_can_not_be_written_is_refused_by_its_part() {
         ("", "", "toString({})"),
     ];
     for (source, part, way_out) in cases {
-        let refusal = map(source).expect_err(source);
+        let refusal = map(source, MapKeys::Any).expect_err(source);
         assert_eq!(refusal.part, part, "{source}");
         assert!(refusal.way_out.contains(way_out), "{source}: {refusal:?}");
     }
     let deep = format!("{}Int8{}", "Array(".repeat(500), ")".repeat(500));
-    assert_eq!(map(&deep).expect_err("too deep").reason, "is nested too deeply");
+    assert_eq!(map(&deep, MapKeys::Any).expect_err("too deep").reason, "is nested too deeply");
 }
 
 proptest! {
     #[test]
     fn never_panics(text in "\\PC*") {
-        drop(map(&text));
+        drop(map(&text, MapKeys::Any));
     }
 
     #[test]
@@ -156,6 +171,6 @@ proptest! {
         "Tuple", "Array", "Nullable", "Map", "(", ")", ",", " ", "'", "`", "a", "Int8", "Enum8", "=", "1", "Nested",
         "Decimal", "DateTime64", "\\", "é",
     ]), 0..20)) {
-        drop(map(&pieces.concat()));
+        drop(map(&pieces.concat(), MapKeys::Text));
     }
 }
