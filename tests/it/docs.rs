@@ -103,3 +103,11 @@ fn the_readmes_targets_exist() {
         assert!(makefile.contains(&format!("\n{target}:")), "{target}");
     }
 }
+
+/// Fails unless the file at `path` is `page`; `BATCH_EXPORT_WRITE_DOCS=1` writes it anew.
+pub(crate) fn assert_page(path: &str, page: &str) {
+    if std::env::var_os("BATCH_EXPORT_WRITE_DOCS").is_some() {
+        std::fs::write(root(path), page).expect("can be written");
+    }
+    assert_eq!(std::fs::read_to_string(root(path)).unwrap_or_default(), page, "{path} is not what the code says");
+}

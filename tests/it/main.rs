@@ -8,6 +8,7 @@ mod check;
 mod cli;
 mod commands;
 mod docs;
+mod errors;
 mod exports;
 mod failures;
 mod faults;

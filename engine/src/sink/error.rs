@@ -191,13 +191,13 @@ pub const TABLE: &[Row] = &[
         &[Code("EntityTooSmall")],
         Config,
         Not,
-        "{endpoint} refuses a part as too small; raise pipeline.part_bytes to the store's minimum{detail}",
+        "{endpoint} refuses a part as too small; raise pipeline.part_size to the store's minimum{detail}",
     ),
     row(
         &[Code("EntityTooLarge"), Code("MaxMessageLengthExceeded"), Status(413)],
         Config,
         Not,
-        "{endpoint} refuses a request as too large; lower pipeline.part_bytes to the store's maximum{detail}",
+        "{endpoint} refuses a request as too large; lower pipeline.part_size to the store's maximum{detail}",
     ),
     row(
         &[Code("InvalidPart"), Code("InvalidPartOrder")],

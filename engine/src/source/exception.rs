@@ -1,9 +1,10 @@
 //! What ClickHouse says when a query fails, before or within the response's body.
 //!
-//! Owns finding the exception and its kind. Does not look at data that arrived well-framed: a value that contains the
+//! Owns finding the exception. Does not own what it means: see [`super::error_code`]. Does not look at data that arrived well-framed: a value that contains the
 //! same words is only data.
 
-use crate::error::{Error, ErrorKind};
+use super::error_code;
+use crate::error::Error;
 
 /// How the tagged form begins and ends.
 ///
@@ -78,8 +79,8 @@ impl ServerException {
     /// The engine's error for it; `doing` is what the query was for.
     #[must_use]
     pub fn into_error(self, doing: &str) -> Error {
-        let kind = kind_of_code(self.code);
-        let hint = hint_of_code(self.code).map(|hint| format!("; {hint}")).unwrap_or_default();
+        let kind = error_code::kind_of(self.code);
+        let hint = error_code::hint_of(self.code).map(|hint| format!("; {hint}")).unwrap_or_default();
         Error::new(kind, format!("{doing}: ClickHouse answered {}{hint}", self.summary())).with_source(self)
     }
 
@@ -100,53 +101,6 @@ fn end_of_message(framed: &str, tag: &str) -> usize {
     framed.rfind(&format!(" {tag}\r\n")).map_or(framed.len(), |close| {
         framed[..close].trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches(['\r', '\n']).len()
     })
-}
-
-/// ClickHouse's error codes that we know, by what the reader has to do.
-///
-/// Source: `src/Common/ErrorCodes.cpp` of ClickHouse; the names stand in the same order.
-const KINDS: &[(ErrorKind, &[u32])] = &[
-    // AUTHENTICATION_FAILED, REQUIRED_PASSWORD, WRONG_PASSWORD, UNKNOWN_USER, IP_ADDRESS_NOT_ALLOWED, ACCESS_DENIED
-    (ErrorKind::Auth, &[516, 194, 193, 192, 195, 497]),
-    // UNKNOWN_TABLE, UNKNOWN_DATABASE, UNKNOWN_IDENTIFIER, NO_SUCH_COLUMN_IN_TABLE, NOT_FOUND_COLUMN_IN_BLOCK,
-    // THERE_IS_NO_COLUMN
-    (ErrorKind::NotFound, &[60, 81, 47, 16, 10, 8]),
-    // SYNTAX_ERROR, UNKNOWN_FUNCTION, UNKNOWN_AGGREGATE_FUNCTION, NUMBER_OF_ARGUMENTS_DOESNT_MATCH,
-    // ILLEGAL_TYPE_OF_ARGUMENT, TYPE_MISMATCH, UNKNOWN_SETTING, READONLY, BAD_ARGUMENTS, NOT_AN_AGGREGATE,
-    // ILLEGAL_COLUMN, UNKNOWN_TYPE, UNKNOWN_QUERY_PARAMETER, BAD_QUERY_PARAMETER, UNSUPPORTED_METHOD,
-    // NOT_IMPLEMENTED, AMBIGUOUS_IDENTIFIER, NO_COMMON_TYPE
-    (ErrorKind::Config, &[62, 46, 63, 42, 43, 53, 115, 164, 36, 215, 44, 50, 456, 457, 1, 48, 207, 386]),
-    // FUNCTION_THROW_IF_VALUE_IS_NON_ZERO, TOO_LARGE_STRING_SIZE, CANNOT_PARSE_*, DECIMAL_OVERFLOW, VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
-    // CANNOT_CONVERT_TYPE, CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN, TOO_MANY_ROWS, TOO_MANY_BYTES,
-    // TOO_MANY_ROWS_OR_BYTES, UNKNOWN_ELEMENT_OF_ENUM
-    (ErrorKind::Data, &[395, 131, 6, 27, 38, 41, 72, 407, 321, 70, 349, 158, 307, 396, 691]),
-    // TIMEOUT_EXCEEDED, SOCKET_TIMEOUT, NETWORK_ERROR, MEMORY_LIMIT_EXCEEDED, TOO_MANY_SIMULTANEOUS_QUERIES,
-    // QUERY_WAS_CANCELLED, ALL_CONNECTION_TRIES_FAILED, ALL_REPLICAS_ARE_STALE, ATTEMPT_TO_READ_AFTER_EOF,
-    // CANNOT_READ_ALL_DATA, DNS_ERROR, KEEPER_EXCEPTION, TABLE_IS_READ_ONLY, QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
-    // ABORTED, S3_ERROR, POCO_EXCEPTION
-    (
-        ErrorKind::SourceUnavailable,
-        &[159, 209, 210, 241, 202, 394, 279, 369, 32, 33, 198, 999, 242, 216, 236, 499, 1000],
-    ),
-];
-
-/// What the reader has to do about an exception's code. Codes that we don't know are `Internal`: retried, up to a cap.
-#[must_use]
-pub fn kind_of_code(code: u32) -> ErrorKind {
-    KINDS.iter().find(|(_, codes)| codes.contains(&code)).map_or(ErrorKind::Internal, |(kind, _)| *kind)
-}
-
-fn hint_of_code(code: u32) -> Option<&'static str> {
-    match code {
-        516 | 192 | 193 | 194 => Some("check the connection's user and password"),
-        497 => Some("grant the user SELECT on what the query reads"),
-        164 => Some("the user's profile needs readonly = 2 or 0, so that settings can be sent"),
-        60 | 81 => Some("check the name and the connection's database"),
-        16 | 47 => Some("check the column's name"),
-        115 => Some("check the setting's name in source.settings"),
-        241 => Some("give the query more memory (max_memory_usage), or let it spill (max_bytes_before_external_sort)"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -200,14 +154,5 @@ mod tests {
             assert_eq!(exception.unknown_setting(), Some("output_x"));
         }
         assert_eq!(ServerException::parse(TEXT).expect("parses").unknown_setting(), None);
-    }
-
-    #[test]
-    fn codes_stand_in_one_row_only() {
-        let mut seen = std::collections::BTreeSet::new();
-        for code in KINDS.iter().flat_map(|(_, codes)| *codes) {
-            assert!(seen.insert(code), "{code} stands twice");
-        }
-        assert_eq!(kind_of_code(4_000), ErrorKind::Internal);
     }
 }

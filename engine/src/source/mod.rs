@@ -14,6 +14,7 @@ pub(crate) mod type_name;
 mod body;
 pub mod conform;
 pub mod control;
+pub mod error_code;
 pub mod exception;
 pub mod reader;
 pub mod stream;
