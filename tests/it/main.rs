@@ -6,6 +6,7 @@
 
 mod check;
 mod cli;
+mod clickhouse_proxy;
 mod commands;
 mod docs;
 mod errors;
@@ -16,5 +17,6 @@ mod golden;
 mod matrix;
 mod s3;
 mod services;
+mod source_faults;
 mod stores;
 mod temporal;

@@ -107,6 +107,11 @@ impl Bucket {
         object.body.collect().await.expect("can be read").to_vec()
     }
 
+    /// Removes an object.
+    pub(crate) async fn delete(&self, key: &str) {
+        self.admin.delete_object().bucket(&self.name).key(key).send().await.expect("can be deleted");
+    }
+
     /// The keys of uploads that are neither complete nor aborted.
     pub(crate) async fn uploads(&self) -> Vec<String> {
         let listed = self.admin.list_multipart_uploads().bucket(&self.name).send().await.expect("can be listed");
