@@ -6,27 +6,13 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use engine::config::connection::ClickHouseConnection;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-
 use crate::exports::clickhouse;
+use crate::http_proxy::{End, Exchange, listen};
+use engine::config::connection::ClickHouseConnection;
 
-/// The marker of the tagged form of an exception within a stream.
+/// What announces the tagged form of exceptions, and a tag.
+const TAG_HEADER: &str = "x-clickhouse-exception-tag";
 const TAG: &str = "abcdefghijklmnop";
-
-/// How the stream ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
-    /// As HTTP wants it: a last, empty chunk.
-    Clean,
-    /// The connection closes without the last chunk.
-    Closed,
-    /// The connection is reset.
-    Reset,
-    /// The connection stays open and nothing more comes.
-    Stalled,
-}
 
 /// The body that is sent instead of the export's stream, and how it ends.
 #[derive(Debug, Clone)]
@@ -95,20 +81,11 @@ pub(crate) struct ClickHouseProxy {
 
 impl ClickHouseProxy {
     pub(crate) async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let whole: Arc<Answer> = Arc::new(|stream: &Stream| stream.cut(stream.bytes.len(), End::Clean));
-        let proxy = Self {
-            port: listener.local_addr().expect("is bound").port(),
-            answer: Arc::new(Mutex::new(whole)),
-            seen: Arc::default(),
-        };
-        let (answer, seen) = (Arc::clone(&proxy.answer), Arc::clone(&proxy.seen));
-        tokio::spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, Arc::clone(&answer), Arc::clone(&seen)));
-            }
-        });
-        proxy
+        let (answer, seen) = (Arc::new(Mutex::new(whole)), Arc::default());
+        let (answers, sees) = (Arc::clone(&answer), Arc::clone(&seen));
+        let port = listen(move |exchange| serve(exchange, Arc::clone(&answers), Arc::clone(&sees))).await;
+        Self { port, answer, seen }
     }
 
     /// The way to ClickHouse through the proxy.
@@ -130,63 +107,16 @@ impl ClickHouseProxy {
     }
 }
 
-/// Serves one connection: one request, one response.
-async fn serve(client: TcpStream, answer: Arc<Mutex<Arc<Answer>>>, seen: Arc<Mutex<Option<Stream>>>) {
-    let mut client = BufReader::new(client);
-    let Some((target, headers, sql)) = read_request(&mut client).await else { return };
-    let url = clickhouse().url.join(&target).expect("a URL");
-    let mut request = reqwest::Client::new().post(url).body(sql);
-    for (name, value) in headers.iter().filter(|(name, _)| name.starts_with("x-clickhouse-")) {
-        request = request.header(name, value);
-    }
-    let response = request.send().await.expect("ClickHouse is up");
-    let status = response.status();
-    let bytes = response.bytes().await.expect("ClickHouse answers whole").to_vec();
-    let damage = if status.is_success() && bytes.starts_with(&[0xff; 4]) {
-        let stream = Stream::new(bytes);
+async fn serve(mut exchange: Exchange, answer: Arc<Mutex<Arc<Answer>>>, seen: Arc<Mutex<Option<Stream>>>) {
+    let Some(sql) = exchange.body().await else { return };
+    let mut reply = exchange.forward(clickhouse().url.as_str(), sql).await;
+    let mut end = End::Clean;
+    if reply.status == 200 && reply.body.starts_with(&[0xff; 4]) {
+        let stream = Stream::new(reply.body);
         let damage = answer.lock().unwrap_or_else(PoisonError::into_inner).clone()(&stream);
         *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
-        damage
-    } else {
-        Damage { body: bytes, end: End::Clean, is_tagged: false }
-    };
-    // A client that has seen enough may close at any time.
-    drop(write_response(client.into_inner(), status.as_u16(), &damage).await);
-}
-
-async fn read_request(client: &mut BufReader<TcpStream>) -> Option<(String, Vec<(String, String)>, Vec<u8>)> {
-    let mut line = String::new();
-    client.read_line(&mut line).await.ok()?;
-    let target = line.split(' ').nth(1)?.to_owned();
-    let mut headers = Vec::new();
-    loop {
-        line.clear();
-        client.read_line(&mut line).await.ok()?;
-        let Some((name, value)) = line.trim_end().split_once(": ") else { break };
-        headers.push((name.to_ascii_lowercase(), value.to_owned()));
+        reply.headers = if damage.is_tagged { vec![(TAG_HEADER.to_owned(), TAG.to_owned())] } else { Vec::new() };
+        (reply.body, end) = (damage.body, damage.end);
     }
-    let length = headers.iter().find(|(name, _)| name == "content-length")?.1.parse().ok()?;
-    let mut body = vec![0; length];
-    client.read_exact(&mut body).await.ok()?;
-    Some((target, headers, body))
-}
-
-async fn write_response(mut client: TcpStream, status: u16, damage: &Damage) -> std::io::Result<()> {
-    let tag = if damage.is_tagged { format!("X-ClickHouse-Exception-Tag: {TAG}\r\n") } else { String::new() };
-    let head = format!("HTTP/1.1 {status} \r\nTransfer-Encoding: chunked\r\nConnection: close\r\n{tag}\r\n");
-    client.write_all(head.as_bytes()).await?;
-    for chunk in damage.body.chunks(16 * 1024) {
-        client.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await?;
-        client.write_all(chunk).await?;
-        client.write_all(b"\r\n").await?;
-    }
-    match damage.end {
-        End::Clean => client.write_all(b"0\r\n\r\n").await,
-        End::Closed => Ok(()),
-        End::Reset => client.set_zero_linger(),
-        End::Stalled => {
-            client.flush().await?;
-            std::future::pending().await
-        }
-    }
+    exchange.reply(&reply, end).await;
 }

@@ -4,8 +4,9 @@ use engine::config::export::ExportConfig;
 use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 use engine::error::{Error, ErrorKind};
 
-use crate::clickhouse_proxy::{ClickHouseProxy, Damage, End, Stream, tagged};
+use crate::clickhouse_proxy::{ClickHouseProxy, Damage, Stream, tagged};
 use crate::exports::{self, STORES};
+use crate::http_proxy::End;
 use crate::services::Bucket;
 
 const SQL: &str = "SELECT number AS id, repeat(toString(number), 20) AS text FROM numbers(20000) \

@@ -1,0 +1,156 @@
+//! A proxy on loopback that breaks chosen requests on their way to a real S3 service.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use engine::config::connection::S3Connection;
+
+use crate::http_proxy::{End, Exchange, Reply, listen};
+use crate::services::Store;
+
+/// The requests that a run makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Operation {
+    Create,
+    Part,
+    Complete,
+    Abort,
+    Put,
+    Other,
+}
+
+/// What happens to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The service gets it later.
+    Delayed(Duration),
+    /// The connection is reset before the body is read: the service never sees it.
+    ResetBeforeBody,
+    /// The connection is reset after the body is read: the service never sees it.
+    ResetAfterBody,
+    /// The service never sees it, and the answer is an error.
+    Refused(u16, &'static str),
+    /// The service does it, and its answer is lost.
+    ReplyLost,
+    /// The service never sees it, and the answer is success with this body.
+    Pretended(&'static str),
+    /// The upload is aborted behind the client's back, then the service gets the request.
+    Forgotten,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    faults: Vec<(Operation, u32, Fault)>,
+    seen: BTreeMap<Operation, u32>,
+}
+
+/// The proxy; it serves as long as the test's runtime lives.
+#[derive(Debug)]
+pub(crate) struct S3Proxy {
+    store: Store,
+    port: u16,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl S3Proxy {
+    pub(crate) async fn start(store: Store) -> Self {
+        let plan = Arc::new(Mutex::new(Plan::default()));
+        let plans = Arc::clone(&plan);
+        let port = listen(move |exchange| serve(exchange, store, Arc::clone(&plans))).await;
+        Self { store, port, plan }
+    }
+
+    /// The way to the store through the proxy.
+    pub(crate) fn connection(&self) -> S3Connection {
+        let mut connection = self.store.connection();
+        let url = connection.endpoint_url.as_mut().expect("an endpoint");
+        url.set_port(Some(self.port)).expect("an http URL");
+        connection
+    }
+
+    /// Breaks the next `times` requests of a kind.
+    pub(crate) fn breaks(&self, operation: Operation, times: u32, fault: Fault) {
+        self.plan().faults.push((operation, times, fault));
+    }
+
+    /// How many requests of a kind came.
+    pub(crate) fn seen(&self, operation: Operation) -> u32 {
+        self.plan().seen.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// Whether every fault has happened as often as it should.
+    pub(crate) fn is_through(&self) -> bool {
+        self.plan().faults.iter().all(|(_, times, _)| *times == 0)
+    }
+
+    fn plan(&self) -> std::sync::MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Plan {
+    /// Counts a request and takes the fault that is meant for it.
+    fn meet(&mut self, operation: Operation) -> Option<Fault> {
+        *self.seen.entry(operation).or_default() += 1;
+        let (_, times, fault) = self.faults.iter_mut().find(|(on, times, _)| *on == operation && *times > 0)?;
+        *times -= 1;
+        Some(*fault)
+    }
+}
+
+fn operation(exchange: &Exchange) -> Operation {
+    let has_query = |name: &str| exchange.target.contains(name);
+    match exchange.method.as_str() {
+        "POST" if has_query("uploadId=") => Operation::Complete,
+        "POST" if has_query("uploads") => Operation::Create,
+        "PUT" if has_query("partNumber=") => Operation::Part,
+        "DELETE" if has_query("uploadId=") => Operation::Abort,
+        "PUT" => Operation::Put,
+        _ => Operation::Other,
+    }
+}
+
+async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
+    let operation = operation(&exchange);
+    let fault = plan.lock().unwrap_or_else(PoisonError::into_inner).meet(operation);
+    if fault == Some(Fault::ResetBeforeBody) {
+        return exchange.reset();
+    }
+    let Some(body) = exchange.body().await else { return };
+    let endpoint = store.connection().endpoint_url.expect("an endpoint");
+    match fault {
+        Some(Fault::Refused(status, code)) => return exchange.reply(&error(status, code), End::Clean).await,
+        Some(Fault::Pretended(body)) => return exchange.reply(&document(200, body), End::Clean).await,
+        Some(Fault::ResetAfterBody | Fault::ResetBeforeBody) => return exchange.reset(),
+        Some(Fault::Delayed(delay)) => tokio::time::sleep(delay).await,
+        Some(Fault::Forgotten) => forget(&exchange, store).await,
+        Some(Fault::ReplyLost) | None => {}
+    }
+    let reply = exchange.forward(endpoint.as_str(), body).await;
+    if fault == Some(Fault::ReplyLost) {
+        return exchange.reset();
+    }
+    exchange.reply(&reply, End::Clean).await;
+}
+
+/// Aborts the upload that a request is about, as a lifecycle rule would.
+async fn forget(exchange: &Exchange, store: Store) {
+    let (path, query) = exchange.target.split_once('?').expect("a query");
+    let id = query.split('&').find_map(|pair| pair.strip_prefix("uploadId=")).expect("an upload");
+    let (bucket, key) = path.trim_start_matches('/').split_once('/').expect("bucket and key");
+    let request = store.admin().abort_multipart_upload().bucket(bucket).key(key).upload_id(id);
+    request.send().await.expect("can be aborted");
+}
+
+fn error(status: u16, code: &str) -> Reply {
+    document(
+        status,
+        &format!("<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>a test's own</Message></Error>"),
+    )
+}
+
+fn document(status: u16, body: &str) -> Reply {
+    let headers = vec![("content-type".to_owned(), "application/xml".to_owned())];
+    Reply { status, headers, body: body.as_bytes().to_vec() }
+}

@@ -1,0 +1,166 @@
+//! What happens when S3 breaks: either the object is whole and there once, or nothing is there and nothing is left.
+
+use std::time::Duration;
+
+use engine::config::export::ExportConfig;
+use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
+use engine::error::{ErrorKind, Result};
+use engine::run::RunReport;
+
+use crate::exports::{self, STORES, Table};
+use crate::s3_proxy::{Fault, Operation, S3Proxy};
+use crate::services::{Bucket, Store};
+
+/// Rows that make four parts of 5 MiB, uncompressed.
+const ROWS: u64 = 60_000;
+
+/// One run to a store through a proxy.
+struct Rig {
+    proxy: S3Proxy,
+    bucket: Bucket,
+    export: ExportConfig,
+}
+
+impl Rig {
+    async fn new(store: Store, table: &Table, output: Output) -> Self {
+        let (proxy, bucket) = (S3Proxy::start(store).await, Bucket::fresh(store).await);
+        let mut export = exports::export("breaks", &table.template(), output, &bucket);
+        export.destination.connection = proxy.connection();
+        Self { proxy, bucket, export }
+    }
+
+    async fn run(&self) -> Result<RunReport> {
+        exports::run(&self.export).await
+    }
+
+    /// The object is there, once, and ClickHouse reads in it what the table holds.
+    async fn assert_whole(&self, what: &str, outcome: Result<RunReport>, table: &Table) {
+        let report = outcome.unwrap_or_else(|error| panic!("{what}: {error:?}"));
+        assert_eq!((report.rows, report.files.len()), (ROWS, 1), "{what}");
+        assert_eq!(self.bucket.keys().await, [report.files[0].key.as_str()], "{what}");
+        exports::assert_clickhouse_reads(&self.bucket, &report.files[0].key, self.export.output, &table.source_sql());
+        assert_eq!(self.bucket.uploads().await, [""; 0], "{what}");
+        assert!(self.proxy.is_through(), "{what}: the fault never happened");
+    }
+
+    async fn assert_nothing(&self, what: &str, outcome: Result<RunReport>, kind: ErrorKind) {
+        let error = outcome.expect_err(what);
+        assert_eq!(error.kind(), kind, "{what}: {error:?}");
+        assert_eq!(self.bucket.keys().await, [""; 0], "{what}: {error:?}");
+        assert_eq!(self.bucket.uploads().await, [""; 0], "{what}: {error:?}");
+        assert!(self.proxy.is_through(), "{what}: the fault never happened");
+    }
+}
+
+async fn table() -> Table {
+    Table::of(&format!(
+        "SELECT number AS id, toDateTime64('2026-01-01 00:00:00', 6, 'UTC') AS at, \
+         repeat(base64Encode(SHA256(toString(number))), 8) AS text FROM numbers({ROWS})"
+    ))
+    .await
+}
+
+const OUTPUTS: [Output; 2] =
+    [Output::Parquet(ParquetCodec::Uncompressed), Output::JsonLines(JsonLinesCodec::Uncompressed)];
+
+/// Faults that pass: the same request is sent again, and the object is the one that it would have been.
+#[tokio::test]
+async fn faults_that_pass_are_ridden_out() {
+    use Fault::{Delayed, Refused, ReplyLost, ResetAfterBody, ResetBeforeBody};
+    use Operation::{Complete, Create, Part};
+    const ERROR: &str = "<Error><Code>InternalError</Code><Message>We encountered an internal error.</Message></Error>";
+    const SPACED: &str = "<?xml version=\"1.0\"?>\n   \n\n<Error><Code>InternalError</Code></Error>";
+    const TRUNCATED: &str = "<?xml version=\"1.0\"?><CompleteMultipartUploadResult><Bucket>lake</Buck";
+    let faults = [
+        (Create, 2, Refused(503, "SlowDown")),
+        (Create, 1, ResetAfterBody),
+        (Part, 3, Refused(503, "SlowDown")),
+        (Part, 2, Refused(500, "InternalError")),
+        (Part, 1, Refused(400, "RequestTimeout")),
+        (Part, 1, Refused(400, "BadDigest")),
+        (Part, 2, ResetBeforeBody),
+        (Part, 2, ResetAfterBody),
+        (Part, 2, ReplyLost),
+        (Part, 4, Delayed(Duration::from_millis(700))),
+        (Complete, 2, Refused(503, "SlowDown")),
+        (Complete, 1, ResetAfterBody),
+        (Complete, 1, Fault::Pretended(ERROR)),
+        (Complete, 1, Fault::Pretended(SPACED)),
+        (Complete, 1, Fault::Pretended(TRUNCATED)),
+        (Complete, 1, Fault::Pretended("")),
+        (Complete, 1, Delayed(Duration::from_secs(2))),
+    ];
+    let table = table().await;
+    for store in STORES {
+        for (number, (operation, times, fault)) in faults.into_iter().enumerate() {
+            let rig = Rig::new(store, &table, OUTPUTS[number % 2]).await;
+            rig.proxy.breaks(operation, times, fault);
+            let what = format!("{store:?} {operation:?} {fault:?}");
+            let outcome = rig.run().await;
+            rig.assert_whole(&what, outcome, &table).await;
+        }
+    }
+}
+
+/// A Complete that was carried out and whose reply got lost is settled by what lies under the key, where the store keeps
+/// metadata; elsewhere the run fails without an untruth, and the next attempt replaces the object.
+#[tokio::test]
+async fn a_lost_reply_to_complete_is_no_second_object_and_no_lie() {
+    let table = table().await;
+    for store in STORES {
+        let rig = Rig::new(store, &table, OUTPUTS[0]).await;
+        rig.proxy.breaks(Operation::Complete, 1, Fault::ReplyLost);
+        match rig.run().await {
+            Err(error) if !store.keeps_metadata() => {
+                assert!(error.kind().is_retryable(), "{error:?}");
+                let again = rig.run().await;
+                rig.assert_whole(&format!("{store:?}, tried again"), again, &table).await;
+            }
+            outcome => rig.assert_whole(&format!("{store:?}"), outcome, &table).await,
+        }
+    }
+}
+
+/// Faults that don't pass end the run: no object, no upload, and the kind says whether another attempt may help.
+#[tokio::test]
+async fn faults_that_stay_publish_nothing() {
+    use Fault::{Forgotten, Refused};
+    use Operation::{Complete, Create, Part};
+    let faults = [
+        (Create, 1, Refused(403, "AccessDenied"), ErrorKind::Auth),
+        (Part, 1, Refused(403, "AccessDenied"), ErrorKind::Auth),
+        (Part, 1, Refused(400, "ExpiredToken"), ErrorKind::Auth),
+        (Part, 1, Refused(400, "EntityTooSmall"), ErrorKind::Config),
+        (Part, 1, Refused(507, "QuotaExceeded"), ErrorKind::DestinationUnavailable),
+        (Part, 1, Refused(418, "Teapot"), ErrorKind::Internal),
+        (Complete, 1, Refused(403, "AccessDenied"), ErrorKind::Auth),
+        (Complete, 1, Refused(412, "PreconditionFailed"), ErrorKind::DestinationUnavailable),
+        (Complete, 1, Refused(400, "InvalidPart"), ErrorKind::Internal),
+        (Part, 1, Forgotten, ErrorKind::DestinationUnavailable),
+        (Complete, 1, Forgotten, ErrorKind::DestinationUnavailable),
+    ];
+    let table = table().await;
+    for store in STORES {
+        for (number, (operation, times, fault, kind)) in faults.into_iter().enumerate() {
+            let rig = Rig::new(store, &table, OUTPUTS[number % 2]).await;
+            rig.proxy.breaks(operation, times, fault);
+            let what = format!("{store:?} {operation:?} {fault:?}");
+            let outcome = rig.run().await;
+            rig.assert_nothing(&what, outcome, kind).await;
+        }
+    }
+}
+
+/// An abort that fails once is sent again; the run's own error leads.
+#[tokio::test]
+async fn an_abort_that_fails_is_sent_again() {
+    let table = table().await;
+    for store in STORES {
+        let rig = Rig::new(store, &table, OUTPUTS[0]).await;
+        rig.proxy.breaks(Operation::Part, 1, Fault::Refused(403, "AccessDenied"));
+        rig.proxy.breaks(Operation::Abort, 2, Fault::Refused(503, "SlowDown"));
+        let outcome = rig.run().await;
+        rig.assert_nothing(&format!("{store:?}"), outcome, ErrorKind::Auth).await;
+        assert_eq!(rig.proxy.seen(Operation::Abort), 3);
+    }
+}
