@@ -15,6 +15,7 @@ mod failures;
 mod faults;
 mod golden;
 mod http_proxy;
+mod kill_points;
 mod matrix;
 mod s3;
 mod s3_proxy;

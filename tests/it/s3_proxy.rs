@@ -37,12 +37,17 @@ pub(crate) enum Fault {
     Pretended(&'static str),
     /// The upload is aborted behind the client's back, then the service gets the request.
     Forgotten,
+    /// The service never sees it, and no answer comes.
+    HeldBefore,
+    /// The service does it, and no answer comes.
+    HeldAfter,
 }
 
 #[derive(Debug, Default)]
 struct Plan {
     faults: Vec<(Operation, u32, Fault)>,
     seen: BTreeMap<Operation, u32>,
+    held: u32,
 }
 
 /// The proxy; it serves as long as the test's runtime lives.
@@ -77,6 +82,11 @@ impl S3Proxy {
     /// How many requests of a kind came.
     pub(crate) fn seen(&self, operation: Operation) -> u32 {
         self.plan().seen.get(&operation).copied().unwrap_or_default()
+    }
+
+    /// How many requests are held.
+    pub(crate) fn held(&self) -> u32 {
+        self.plan().held
     }
 
     /// Whether every fault has happened as often as it should.
@@ -125,13 +135,22 @@ async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
         Some(Fault::ResetAfterBody | Fault::ResetBeforeBody) => return exchange.reset(),
         Some(Fault::Delayed(delay)) => tokio::time::sleep(delay).await,
         Some(Fault::Forgotten) => forget(&exchange, store).await,
-        Some(Fault::ReplyLost) | None => {}
+        Some(Fault::HeldBefore) => return hold(exchange, &plan).await,
+        Some(Fault::HeldAfter | Fault::ReplyLost) | None => {}
     }
     let reply = exchange.forward(endpoint.as_str(), body).await;
-    if fault == Some(Fault::ReplyLost) {
-        return exchange.reset();
+    match fault {
+        Some(Fault::ReplyLost) => exchange.reset(),
+        Some(Fault::HeldAfter) => hold(exchange, &plan).await,
+        _ => exchange.reply(&reply, End::Clean).await,
     }
-    exchange.reply(&reply, End::Clean).await;
+}
+
+/// Keeps the connection open, for as long as the test's runtime lives.
+async fn hold(exchange: Exchange, plan: &Mutex<Plan>) {
+    plan.lock().unwrap_or_else(PoisonError::into_inner).held += 1;
+    std::future::pending::<()>().await;
+    drop(exchange);
 }
 
 /// Aborts the upload that a request is about, as a lifecycle rule would.

@@ -17,36 +17,44 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const MANY_ROWS: u64 = 6_000_000;
 
 /// A worker's process with a task queue, a bucket and a record of its own.
-struct Bench {
-    name: String,
+pub(crate) struct Bench {
+    pub(crate) name: String,
     folder: PathBuf,
-    bucket: Bucket,
+    pub(crate) bucket: Bucket,
+    /// Where the worker finds S3, if not where the environment says.
+    endpoint: Option<String>,
     worker: Option<Child>,
 }
 
 impl Bench {
     async fn new() -> Self {
+        Self::to(None).await
+    }
+
+    /// With a worker that reaches S3 by another way.
+    pub(crate) async fn to(endpoint: Option<String>) -> Self {
         let name = format!("it-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir(&folder).expect("a folder");
-        let mut bench = Self { name, folder, bucket: Bucket::fresh(Store::SeaweedFs).await, worker: None };
+        let mut bench = Self { name, folder, bucket: Bucket::fresh(Store::SeaweedFs).await, endpoint, worker: None };
         bench.start_worker();
         bench
     }
 
     /// Starts a worker and waits until it takes work.
-    fn start_worker(&mut self) {
+    pub(crate) fn start_worker(&mut self) {
         let status = free_address();
         let log = std::fs::File::create(self.folder.join("worker.log")).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
         command.args(["worker", "--task-queue", &self.name, "--status-address", &status.to_string(), "--runs"]);
         command.arg(self.runs_file()).current_dir(&self.folder).stdin(Stdio::null()).stderr(log);
+        command.envs(self.endpoint.iter().map(|endpoint| ("AWS_ENDPOINT_URL_S3", endpoint)));
         self.worker = Some(command.spawn().expect("a worker"));
         until("the worker is ready", || get(status, "/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")));
     }
 
     /// Sends a signal and waits for the worker's end.
-    fn end_worker(&mut self, signal: &str) -> std::process::ExitStatus {
+    pub(crate) fn end_worker(&mut self, signal: &str) -> std::process::ExitStatus {
         let mut worker = self.worker.take().expect("a worker");
         let sent = Command::new("kill").args(["-s", signal, &worker.id().to_string()]).status().expect("kill");
         assert!(sent.success());
@@ -58,7 +66,7 @@ impl Bench {
     }
 
     /// An input that exports so many rows.
-    fn input(&self, rows: u64, additions: Value) -> Value {
+    pub(crate) fn input(&self, rows: u64, additions: Value) -> Value {
         let mut input = json!({
             "batch_export_id": self.name,
             "bucket_name": self.bucket.name,
@@ -76,7 +84,7 @@ impl Bench {
         input
     }
 
-    fn start(&self, input: &Value) {
+    pub(crate) fn start(&self, input: &Value) {
         let text = input.to_string();
         temporal(&[
             "workflow",
@@ -110,7 +118,7 @@ impl Bench {
     }
 
     /// The record of runs, the latest first.
-    fn runs(&self) -> Vec<Value> {
+    pub(crate) fn runs(&self) -> Vec<Value> {
         let output = Command::new(env!("CARGO_BIN_EXE_batch-export"))
             .args(["runs", "list", "--output", "json", "--runs"])
             .arg(self.runs_file())
@@ -154,7 +162,7 @@ fn describe(workflow_id: &str) -> Value {
 }
 
 /// Waits for a workflow's end and returns its status and its description.
-fn end_of(workflow_id: &str) -> (String, Value) {
+pub(crate) fn end_of(workflow_id: &str) -> (String, Value) {
     until("the workflow ends", || {
         let described = describe(workflow_id);
         let status = described["workflowExecutionInfo"]["status"].as_str()?;
@@ -164,7 +172,7 @@ fn end_of(workflow_id: &str) -> (String, Value) {
 }
 
 /// Asks again and again until there is an answer.
-fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let give_up = Instant::now() + PATIENCE;
     loop {
         if let Some(answer) = ask() {
@@ -196,7 +204,7 @@ fn get(address: SocketAddr, path: &str) -> Option<String> {
 }
 
 /// The ids of the queries that run on ClickHouse now.
-fn running_queries() -> String {
+pub(crate) fn running_queries() -> String {
     let url = required("CLICKHOUSE_URL");
     let address = url.trim_start_matches("http://").trim_end_matches('/').parse().expect("an address");
     let (user, password) = (required("CLICKHOUSE_USER"), required("CLICKHOUSE_PASSWORD"));

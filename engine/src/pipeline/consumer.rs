@@ -78,11 +78,7 @@ impl S3Consumer {
             let Part { number, body, num_rows } = part;
             let num_bytes = body.len() as u64;
             let uploading = consumer.sink.upload_part(number, body);
-            let uploaded = consumer
-                .group
-                .unless_stopped(uploading)
-                .await?
-                .map_err(|error| error.context(format_args!("upload part {number}")))?;
+            let uploaded = consumer.group.unless_stopped(uploading).await??;
             consumer.ledger.lock().unwrap_or_else(PoisonError::into_inner).record(uploaded)?;
             consumer.progress.add_part(num_rows, num_bytes);
             drop(permit);

@@ -60,7 +60,7 @@ impl ObjectSink for SlowSink {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             if self.fail_part == Some(number.get()) {
-                return Err(Error::new(ErrorKind::DestinationUnavailable, "slow down"));
+                return Err(Error::new(ErrorKind::DestinationUnavailable, format!("upload part {number}: slow down")));
             }
             let before = self.parts.lock().expect("sound").insert(number.get(), body);
             assert!(before.is_none(), "part {number} was uploaded twice");
