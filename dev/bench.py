@@ -96,6 +96,7 @@ def main() -> int:
         theirs.num_bytes = sizes[f"{BUCKET}/theirs/{case.name}"]
         results.append(_result(case, ours, theirs))
     _print_table(results)
+    _print_memory(results)
     options.json.write_text(json.dumps({"rounds": options.rounds, "cases": results}, indent=2) + "\n")
     _note(f"written as JSON: {options.json}")
     return 0
@@ -212,6 +213,16 @@ def _print_table(results: list[dict]) -> None:
             f"| {each['rows_per_second']:,} | {each['mb_per_second_written']} | {each['cpu_seconds']:.2f} s "
             f"| {each['peak_mib']} MiB | {each['size_ratio']:.2f} of ClickHouse's |"
         )
+
+
+def _print_memory(results: list[dict]) -> None:
+    """How the peak memory of a larger export compares with the smallest one's."""
+    for each in results:
+        smallest = min((other for other in results if other["case"] == each["case"]), key=lambda other: other["rows"])
+        if each is not smallest:
+            ratio = each["peak_mib"] / smallest["peak_mib"]
+            millions = (each["rows"] // 1_000_000, smallest["rows"] // 1_000_000)
+            print(f"{each['case']}: peak memory at {millions[0]} M is {ratio:.2f} of that at {millions[1]} M")
 
 
 def _note(text: str) -> None:

@@ -116,8 +116,11 @@ impl FileAssembler {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn cut(&mut self, rows_done: u64) -> Result<Vec<Part>> {
+    /// The parts that are full now. `rows_before` lie in them for certain; those that came since do only when nothing is
+    /// left over, and then no later part may ever come that could count them.
+    fn cut(&mut self, rows_before: u64) -> Result<Vec<Part>> {
         let full = self.file.cutter().take_full();
+        let rows_done = if self.file.cutter().has_no_tail() { self.num_rows } else { rows_before };
         full.into_iter().map(|body| self.part(body, rows_done)).collect()
     }
 
@@ -164,6 +167,10 @@ mod tests {
 
     /// Two rows per block, 9 bytes each; parts of 10 bytes, so that blocks and parts never end together.
     fn start() -> Play {
+        start_with(10)
+    }
+
+    fn start_with(part_bytes: usize) -> Play {
         let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(1..=2 * BLOCKS as i64));
         let batch = RecordBatch::try_from_iter([("id", ids)]).expect("a batch");
         let layout = FileLayout {
@@ -172,7 +179,7 @@ mod tests {
             json_columns: Vec::new(),
             invalid_utf8: InvalidUtf8::Fail,
         };
-        let (encoder, file) = encode::open(layout, 10, 1).expect("a file");
+        let (encoder, file) = encode::open(layout, part_bytes, 1).expect("a file");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let permit = runtime.block_on(ByteBudget::new(1 << 20).acquire(1)).expect("fits");
         let blocks = BlockCutter::new(2, u64::MAX, 0).push(&batch, permit);
@@ -277,5 +284,23 @@ mod tests {
         assert!(play.assembler.append(late).is_err());
         play.step(Step::Append);
         assert_eq!(play.assembler.num_rows, 2);
+    }
+
+    /// A file that ends where a part ends has no last part that could count the rows left over.
+    #[test]
+    fn every_row_is_counted_when_the_file_ends_with_a_part() {
+        for part_bytes in 1..40 {
+            let mut play = start_with(part_bytes);
+            let mut num_rows = 0;
+            for block in std::mem::take(&mut play.blocks).into_iter().flatten() {
+                num_rows +=
+                    play.assembler.append(block).expect("appends").iter().map(|part| part.num_rows).sum::<u64>();
+            }
+            let (rest, totals) = play.assembler.finish().expect("ends");
+            if let Rest::Parts(parts) = rest {
+                num_rows += parts.iter().map(|part| part.num_rows).sum::<u64>();
+                assert_eq!(num_rows, totals.rows_encoded, "parts of {part_bytes} bytes");
+            }
+        }
     }
 }

@@ -32,6 +32,11 @@ impl PartCutter {
         Bytes::from(std::mem::take(&mut self.tail))
     }
 
+    /// Whether everything written so far lies in full parts.
+    pub(crate) const fn has_no_tail(&self) -> bool {
+        self.tail.is_empty()
+    }
+
     /// Bytes written so far.
     pub(crate) const fn written(&self) -> u64 {
         self.written

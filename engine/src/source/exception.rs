@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_error_has_the_servers_words_without_the_version() {
         let error = ServerException::parse(TEXT).expect("parses").into_error("run the export's query");
-        assert_eq!(error.kind(), ErrorKind::Data);
+        assert_eq!(error.kind(), crate::error::ErrorKind::Data);
         assert!(error.message().contains("throwIf"), "{error}");
         assert!(!error.message().contains("version"), "{error}");
     }

@@ -47,7 +47,7 @@ const fn unit_name(unit: TimeUnit) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::clickhouse_type::map;
+    use crate::source::clickhouse_type::{MapKeys, map};
 
     #[test]
     fn types_have_names_for_people() {
@@ -67,7 +67,7 @@ mod tests {
             ("Map(String, Nullable(DateTime))", "Map(String, Nullable(Timestamp(ms, UTC)))"),
             ("Tuple(a String, b Array(UInt8))", "Struct(a String, b List(UInt8))"),
         ] {
-            let mapped = map(source).unwrap_or_else(|refusal| panic!("{source}: {refusal:?}"));
+            let mapped = map(source, MapKeys::Any).unwrap_or_else(|refusal| panic!("{source}: {refusal:?}"));
             assert_eq!(type_name(&mapped.arrow), expected, "{source}");
         }
     }
