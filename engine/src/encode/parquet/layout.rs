@@ -107,7 +107,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::{Int64Array, StringArray, new_null_array};
-    use arrow_schema::Field;
+    use arrow_schema::{Field, TimeUnit};
 
     use super::*;
 
@@ -162,6 +162,32 @@ mod tests {
         assert_eq!(Layout::of(&[Arc::new(rows)]).expect("a layout"), Layout::Dictionary);
         let rows = StringArray::from_iter_values((0..600_u64).map(|row| (row % 301).to_string()));
         assert_eq!(Layout::of(&[Arc::new(rows)]).expect("a layout"), Layout::Plain);
+    }
+
+    #[test]
+    fn every_type_that_is_sampled_can_be_counted() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..100_000).map(|row| row % 100)));
+        for data_type in [
+            DataType::Int8,
+            DataType::UInt16,
+            DataType::UInt64,
+            DataType::Float32,
+            DataType::Float64,
+            DataType::Date32,
+            DataType::Timestamp(TimeUnit::Millisecond, Some("UTC".into())),
+            DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+            DataType::Decimal128(38, 4),
+            DataType::Decimal256(76, 10),
+            DataType::Utf8,
+            DataType::Binary,
+        ] {
+            let text = matches!(data_type, DataType::Binary).then(|| cast(&numbers, &DataType::Utf8).expect("text"));
+            let whole = matches!(data_type, DataType::Date32).then(|| cast(&numbers, &DataType::Int32).expect("days"));
+            let from = text.or(whole).unwrap_or_else(|| Arc::clone(&numbers));
+            let values = cast(&from, &data_type).unwrap_or_else(|error| panic!("{data_type}: {error}"));
+            assert!(is_sampled(&data_type), "{data_type}");
+            assert_eq!(layout(values), Layout::Dictionary, "{data_type}");
+        }
     }
 
     #[test]
