@@ -1,4 +1,4 @@
-//! A worker that is killed, at every point where it matters: another attempt makes the object, whole and once.
+//! A worker that is killed at every point where it matters, or cut off: another attempt makes the object, whole and once.
 
 use std::time::Duration;
 
@@ -7,27 +7,15 @@ use serde_json::json;
 
 use crate::exports;
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
-use crate::services::Store;
+use crate::services::{Store, required};
+use crate::tcp_proxy::TcpProxy;
 use crate::temporal::{Bench, end_of, running_queries, until};
 
 /// Rows that make four parts.
 const ROWS: u64 = 300_000;
 
-/// Lets the worker come to the `nth` request of a kind, kills it there, and lets another worker take over.
-async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
-    let what = format!("{operation:?} {nth} {fault:?}");
-    let proxy = S3Proxy::start(Store::SeaweedFs).await;
-    proxy.breaks(operation, nth - 1, Fault::Delayed(Duration::ZERO));
-    proxy.breaks(operation, 1, fault);
-    let endpoint = proxy.connection().endpoint_url.expect("an endpoint").to_string();
-    let mut bench = Bench::to(Some(endpoint)).await;
-    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
-    until(&format!("the worker is at {what}"), || (proxy.held() == 1).then_some(()));
-    bench.end_worker("KILL");
-    bench.start_worker();
-    let (status, described) = end_of(&bench.name);
-    assert_eq!(status, "COMPLETED", "{what}: {described}");
-
+/// The second attempt's record and object, and nothing else that is visible or runs.
+async fn assert_whole_by_the_second(bench: &Bench, what: &str) {
     let run = bench.runs().remove(0);
     assert_eq!(
         (&run["status"], &run["rows"], &run["attempt"]),
@@ -40,11 +28,29 @@ async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
         "SELECT number AS id, toDateTime64('2026-01-01 00:00:00', 6, 'UTC') AS at, repeat('x', 100) AS text FROM numbers({ROWS})"
     );
     exports::assert_clickhouse_reads(&bench.bucket, &keys[0], Output::JsonLines(JsonLinesCodec::Uncompressed), &source);
+    assert!(!running_queries().contains(&bench.name), "{what}: a query still runs");
+}
+
+/// Lets the worker come to the `nth` request of a kind, kills it there, and lets another worker take over.
+async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
+    let what = format!("{operation:?} {nth} {fault:?}");
+    let proxy = S3Proxy::start(Store::SeaweedFs).await;
+    proxy.breaks(operation, nth - 1, Fault::Delayed(Duration::ZERO));
+    proxy.breaks(operation, 1, fault);
+    let endpoint = proxy.connection().endpoint_url.expect("an endpoint").to_string();
+    let mut bench = Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint)]).await;
+    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+    until(&format!("the worker is at {what}"), || (proxy.held() == 1).then_some(()));
+    bench.end_worker("KILL");
+    bench.start_worker();
+    let (status, described) = end_of(&bench.name);
+    assert_eq!(status, "COMPLETED", "{what}: {described}");
+
+    assert_whole_by_the_second(&bench, &what).await;
     // Nobody is left to abort what the killed one had opened; everything else is gone.
     let opened_before =
         u32::from(operation != Operation::Create && fault != Fault::HeldAfter || operation == Operation::Part);
     assert!(bench.bucket.uploads().await.len() <= opened_before as usize, "{what}");
-    assert!(!running_queries().contains(&bench.name), "{what}: a query still runs");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,4 +71,35 @@ async fn after_the_last_part_and_before_completing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn between_completing_and_its_reply() {
     killed_at(Operation::Complete, 1, Fault::HeldAfter).await;
+}
+
+/// A worker that Temporal no longer hears, and that S3 still does, stops by itself and cleans up: its successor is the
+/// only one that publishes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cut_off_from_temporal_but_not_from_s3() {
+    let what = "cut off";
+    let s3 = S3Proxy::start(Store::SeaweedFs).await;
+    // The first attempt is in the middle of its parts when it is cut off, and would go on to complete.
+    s3.breaks(Operation::Part, 2, Fault::Delayed(Duration::ZERO));
+    s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(8)));
+    let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
+    let server = required("TEMPORAL_ADDRESS");
+    let temporal = TcpProxy::start(server.trim_start_matches("http://").to_owned()).await;
+    let mut bench =
+        Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint), ("TEMPORAL_ADDRESS", temporal.address.clone())]).await;
+    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+    until("the worker is at its third part", || (s3.seen(Operation::Part) >= 3).then_some(()));
+    temporal.cut();
+    let mut zombie = bench.worker.take().expect("a worker");
+    bench.variables.retain(|(name, _)| *name != "TEMPORAL_ADDRESS");
+    bench.start_worker();
+    let (status, described) = end_of(&bench.name);
+    assert_eq!(status, "COMPLETED", "{what}: {described}");
+    until("the one that was cut off gave up", || bench.log().contains("did not acknowledge a heartbeat").then_some(()));
+    assert_whole_by_the_second(&bench, what).await;
+    until("it cleaned up", || (s3.seen(Operation::Abort) >= 1).then_some(()));
+    assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
+    assert_eq!(s3.seen(Operation::Complete), 1, "{what}: only one may publish");
+    zombie.kill().expect("it still runs");
+    zombie.wait().expect("an end");
 }

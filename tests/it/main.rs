@@ -23,4 +23,5 @@ mod services;
 mod sink_faults;
 mod source_faults;
 mod stores;
+mod tcp_proxy;
 mod temporal;

@@ -21,22 +21,30 @@ pub(crate) struct Bench {
     pub(crate) name: String,
     folder: PathBuf,
     pub(crate) bucket: Bucket,
-    /// Where the worker finds S3, if not where the environment says.
-    endpoint: Option<String>,
-    worker: Option<Child>,
+    /// Where workers find services, if not where the environment says.
+    pub(crate) variables: Vec<(&'static str, String)>,
+    pub(crate) worker: Option<Child>,
+    workers_started: u32,
 }
 
 impl Bench {
     async fn new() -> Self {
-        Self::to(None).await
+        Self::with(Vec::new()).await
     }
 
-    /// With a worker that reaches S3 by another way.
-    pub(crate) async fn to(endpoint: Option<String>) -> Self {
+    /// With a worker that reaches services by other ways.
+    pub(crate) async fn with(variables: Vec<(&'static str, String)>) -> Self {
         let name = format!("it-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir(&folder).expect("a folder");
-        let mut bench = Self { name, folder, bucket: Bucket::fresh(Store::SeaweedFs).await, endpoint, worker: None };
+        let mut bench = Self {
+            name,
+            folder,
+            bucket: Bucket::fresh(Store::SeaweedFs).await,
+            variables,
+            worker: None,
+            workers_started: 0,
+        };
         bench.start_worker();
         bench
     }
@@ -44,11 +52,12 @@ impl Bench {
     /// Starts a worker and waits until it takes work.
     pub(crate) fn start_worker(&mut self) {
         let status = free_address();
-        let log = std::fs::File::create(self.folder.join("worker.log")).expect("a log");
+        self.workers_started += 1;
+        let log = std::fs::File::create(self.log_file(self.workers_started)).expect("a log");
         let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
         command.args(["worker", "--task-queue", &self.name, "--status-address", &status.to_string(), "--runs"]);
         command.arg(self.runs_file()).current_dir(&self.folder).stdin(Stdio::null()).stderr(log);
-        command.envs(self.endpoint.iter().map(|endpoint| ("AWS_ENDPOINT_URL_S3", endpoint)));
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.worker = Some(command.spawn().expect("a worker"));
         until("the worker is ready", || get(status, "/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")));
     }
@@ -128,8 +137,14 @@ impl Bench {
         document["runs"].as_array().expect("runs").clone()
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.folder.join("worker.log")).unwrap_or_default()
+    fn log_file(&self, worker: u32) -> PathBuf {
+        self.folder.join(format!("worker-{worker}.log"))
+    }
+
+    /// What all workers logged, one after the other.
+    pub(crate) fn log(&self) -> String {
+        let logs = (1..=self.workers_started).map(|worker| std::fs::read_to_string(self.log_file(worker)));
+        logs.map(Result::unwrap_or_default).collect()
     }
 }
 
