@@ -90,7 +90,7 @@ async fn cut_off_from_temporal_but_not_from_s3() {
     bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
     until("the worker is at its third part", || (s3.seen(Operation::Part) >= 3).then_some(()));
     temporal.cut();
-    let mut zombie = bench.worker.take().expect("a worker");
+    bench.leave_worker();
     bench.variables.retain(|(name, _)| *name != "TEMPORAL_ADDRESS");
     bench.start_worker();
     let (status, described) = end_of(&bench.name);
@@ -100,6 +100,4 @@ async fn cut_off_from_temporal_but_not_from_s3() {
     until("it cleaned up", || (s3.seen(Operation::Abort) >= 1).then_some(()));
     assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
     assert_eq!(s3.seen(Operation::Complete), 1, "{what}: only one may publish");
-    zombie.kill().expect("it still runs");
-    zombie.wait().expect("an end");
 }

@@ -23,7 +23,9 @@ pub(crate) struct Bench {
     pub(crate) bucket: Bucket,
     /// Where workers find services, if not where the environment says.
     pub(crate) variables: Vec<(&'static str, String)>,
-    pub(crate) worker: Option<Child>,
+    worker: Option<Child>,
+    /// Workers that were left to themselves.
+    left: Vec<Child>,
     workers_started: u32,
 }
 
@@ -43,6 +45,7 @@ impl Bench {
             bucket: Bucket::fresh(Store::SeaweedFs).await,
             variables,
             worker: None,
+            left: Vec::new(),
             workers_started: 0,
         };
         bench.start_worker();
@@ -137,6 +140,11 @@ impl Bench {
         document["runs"].as_array().expect("runs").clone()
     }
 
+    /// Leaves the worker to itself, so that another one can be started.
+    pub(crate) fn leave_worker(&mut self) {
+        self.left.extend(self.worker.take());
+    }
+
     fn log_file(&self, worker: u32) -> PathBuf {
         self.folder.join(format!("worker-{worker}.log"))
     }
@@ -153,7 +161,7 @@ impl Drop for Bench {
         if std::thread::panicking() {
             eprintln!("{}", self.log());
         }
-        if let Some(worker) = &mut self.worker {
+        for worker in self.left.iter_mut().chain(&mut self.worker) {
             // It may have ended already.
             drop(worker.kill());
             drop(worker.wait());
