@@ -12,7 +12,6 @@ mod docs;
 mod errors;
 mod exports;
 mod failures;
-mod faults;
 mod golden;
 mod http_proxy;
 mod kill_points;

@@ -18,7 +18,7 @@ use engine::sink::retry::RetryPolicy;
 use engine::sink::s3_object::{ObjectSpec, Precondition, S3Object};
 use engine::stop::Stop;
 
-use crate::faults::LossyProxy;
+use crate::s3_proxy::{Fault, Operation, S3Proxy};
 use crate::services::{Bucket, Store};
 
 /// S3's smallest part but the last.
@@ -312,15 +312,13 @@ async fn conditions_hold_as_the_probe_says(store: Store) {
 
 async fn a_lost_reply_to_complete_is_settled(store: Store) {
     let bucket = Bucket::fresh(store).await;
-    let direct = store.connection();
-    let target = direct.endpoint_url.clone().expect("the store has an endpoint");
-    let proxy = LossyProxy::losing(target.as_str(), &["POST ", "uploadId="], 1).await;
-    let connection = S3Connection { endpoint_url: Some(proxy.url.parse().expect("a URL")), ..direct };
-    let object = object_at(&connection, spec(&bucket.name, "lost")).await;
+    let proxy = S3Proxy::start(store).await;
+    proxy.breaks(Operation::Complete, 1, Fault::ReplyLost);
+    let object = object_at(&proxy.connection(), spec(&bucket.name, "lost")).await;
     let bodies = [body(1, PART_BYTES), body(2, 10)];
     let parts = upload(&object, &bodies).await;
     let outcome = object.complete(parts).await;
-    assert_eq!(proxy.lost(), 1);
+    assert!(proxy.is_through(), "no reply was lost");
     if store.keeps_metadata() {
         outcome.expect("the object became visible by the first try");
     } else {
