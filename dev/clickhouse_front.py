@@ -7,7 +7,6 @@ the list of processes.
 import argparse
 import os
 import signal
-import ssl
 import sys
 import threading
 
@@ -27,17 +26,11 @@ def main() -> None:
     engine = Engine(options.path)
     accounts = Accounts(options.user, os.environ.get("CLICKHOUSE_PASSWORD", ""))
     front = Front(engine, accounts, options.exception_form)
-    servers = [FrontServer((options.host, options.port), front)]
-    if options.https_port:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(options.cert, options.key)
-        servers.append(FrontServer((options.host, options.https_port), front, tls))
-    for server in servers:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        print("listening on", *server.server_address[:2], file=sys.stderr, flush=True)
+    server = FrontServer((options.host, options.port), front)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print("listening on", *server.server_address[:2], file=sys.stderr, flush=True)
     stop.wait()
-    for server in servers:
-        server.shutdown()
+    server.shutdown()
     engine.kill_all(STOP_SECONDS)
     # The engine's own threads outlive the interpreter's end, so leave without it.
     os._exit(0)
@@ -48,9 +41,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--path", required=True, help="folder of the database")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8123)
-    parser.add_argument("--https-port", type=int, help="needs --cert and --key")
-    parser.add_argument("--cert")
-    parser.add_argument("--key")
     parser.add_argument("--user", default="default")
     parser.add_argument(
         "--exception-form",
@@ -59,10 +49,7 @@ def _options() -> argparse.Namespace:
         help="how a failure after the first byte is written; a request can ask for another one"
         " with the header X-Front-Exception-Form",
     )
-    options = parser.parse_args()
-    if options.https_port and not (options.cert and options.key):
-        parser.error("--https-port needs --cert and --key")
-    return options
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

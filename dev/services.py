@@ -119,13 +119,7 @@ def _variables(instance: Instance) -> tuple[dict[str, str], dict[str, str]]:
     for service in SERVICES:
         if _is_external(service):
             names = (service.address_variable, *service.passed_through)
-            given = {name: os.environ[name] for name in names if name in os.environ}
-            # Our own HTTPS port is no second port of the user's server.
-            brought |= {
-                name: value
-                for name, value in given.items()
-                if not (name.startswith("BATCH_EXPORT_TEST_") and is_ours(name, value))
-            }
+            brought |= {name: os.environ[name] for name in names if name in os.environ}
         else:
             own |= service.variables(instance)
     return own, brought

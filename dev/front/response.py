@@ -91,17 +91,13 @@ class ResponseWriter:
             self.finish()
 
     def _send_all(self, parts: list) -> None:
-        if not hasattr(self._connection, "getpeercert"):
-            left = [memoryview(part) for part in parts]
-            while left:
-                sent = self._connection.sendmsg(left)
-                while left and sent >= len(left[0]):
-                    sent -= len(left.pop(0))
-                if left:
-                    left[0] = left[0][sent:]
-            return
-        for part in parts:  # TLS can't gather
-            self._connection.sendall(part)
+        left = [memoryview(part) for part in parts]
+        while left:
+            sent = self._connection.sendmsg(left)
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if left:
+                left[0] = left[0][sent:]
 
     def _summary(self, progress: dict[str, int]) -> str:
         summary = {name: str(progress.get(name, 0)) for name in SUMMARY_FIELDS}

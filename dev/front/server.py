@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import socket
 import socketserver
-import ssl
 import sys
 import time
 from collections.abc import Iterator
@@ -39,9 +38,6 @@ class Handler(BaseHTTPRequestHandler):
     server: "FrontServer"
 
     def setup(self) -> None:
-        if self.server.tls:
-            self.request.settimeout(IDLE_SECONDS)
-            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
         super().setup()
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -183,17 +179,16 @@ class Handler(BaseHTTPRequestHandler):
         """A check whether the client left, if the query says that it matters."""
         if not arguments.is_on("cancel_http_readonly_queries_on_client_close"):
             return lambda: False
+        # The connection itself has a timeout, and Python waits for it before it asks.
         raw = socket.socket(fileno=socket.dup(self.connection.fileno()))
 
         def gone() -> bool:
             try:
-                seen = raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                return not raw.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return False
             except OSError:
                 return True
-            # Under TLS a good-bye is data too, and nobody pipelines requests.
-            return not seen or self.server.tls is not None
 
         return gone
 
@@ -236,9 +231,8 @@ class FrontServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address: tuple[str, int], front: Front, tls: ssl.SSLContext | None = None):
+    def __init__(self, address: tuple[str, int], front: Front):
         self.front = front
-        self.tls = tls
         super().__init__(address, Handler)
 
     def handle_error(self, _request, client_address) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from .instance import ROOT, Instance, write_private
 from .process import Command
-from .tls import make_certificates
 
 LOOPBACK = "127.0.0.1"
 PROGRAMS = Path(sys.executable).parent
@@ -89,16 +88,11 @@ def _temporal_variables(instance: Instance) -> dict[str, str]:
 
 def _clickhouse_command(instance: Instance) -> Command:
     folder = instance.folder / "clickhouse"
-    tls = instance.folder / "tls"
-    make_certificates(tls)
     argv = [
         sys.executable,
         str(ROOT / "dev" / "clickhouse_front.py"),
         f"--path={folder / 'data'}",
         f"--port={instance.port('clickhouse')}",
-        f"--https-port={instance.port('clickhouse_https')}",
-        f"--cert={tls / 'server.pem'}",
-        f"--key={tls / 'server.key'}",
     ]
     return Command(argv, {"CLICKHOUSE_PASSWORD": instance.secret("clickhouse")}, folder)
 
@@ -113,8 +107,6 @@ def _clickhouse_variables(instance: Instance) -> dict[str, str]:
         "CLICKHOUSE_USER": "default",
         "CLICKHOUSE_PASSWORD": instance.secret("clickhouse"),
         "CLICKHOUSE_DATABASE": "default",
-        "BATCH_EXPORT_TEST_CLICKHOUSE_HTTPS_URL": (f"https://localhost:{instance.port('clickhouse_https')}"),
-        "BATCH_EXPORT_TEST_CA_FILE": str(instance.folder / "tls" / "ca.pem"),
     }
 
 
@@ -256,17 +248,11 @@ SERVICES = (
     Service(
         "clickhouse",
         "CLICKHOUSE_URL",
-        ("clickhouse", "clickhouse_https"),
+        ("clickhouse",),
         _clickhouse_command,
         _clickhouse_ready,
         _clickhouse_variables,
-        (
-            "CLICKHOUSE_USER",
-            "CLICKHOUSE_PASSWORD",
-            "CLICKHOUSE_DATABASE",
-            "BATCH_EXPORT_TEST_CLICKHOUSE_HTTPS_URL",
-            "BATCH_EXPORT_TEST_CA_FILE",
-        ),
+        ("CLICKHOUSE_USER", "CLICKHOUSE_PASSWORD", "CLICKHOUSE_DATABASE"),
     ),
     Service(
         "s3",

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -14,8 +13,6 @@ import threading
 import time
 from pathlib import Path
 from urllib.parse import urlencode
-
-from stack.tls import make_certificates
 
 DEV = Path(__file__).resolve().parent.parent
 PASSWORD = "correct horse"
@@ -29,9 +26,7 @@ class FrontProcess:
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="front-test-")
         folder = Path(self._folder.name)
-        make_certificates(folder)
-        self.ca_file = folder / "ca.pem"
-        self.port, self.https_port = _free_port(), _free_port()
+        self.port = _free_port()
         self._log = (folder / "log").open("w+")
         self.process = subprocess.Popen(
             [
@@ -39,9 +34,6 @@ class FrontProcess:
                 DEV / "clickhouse_front.py",
                 f"--path={folder / 'data'}",
                 f"--port={self.port}",
-                f"--https-port={self.https_port}",
-                f"--cert={folder / 'server.pem'}",
-                f"--key={folder / 'server.key'}",
             ],
             env=os.environ | {"CLICKHOUSE_PASSWORD": PASSWORD},
             stderr=self._log,
@@ -67,10 +59,6 @@ class FrontProcess:
 
     def connection(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_SECONDS)
-
-    def tls_connection(self) -> http.client.HTTPSConnection:
-        context = ssl.create_default_context(cafile=self.ca_file)
-        return http.client.HTTPSConnection("localhost", self.https_port, timeout=ANSWER_SECONDS, context=context)
 
     def query(self, text: str | bytes = b"", method="POST", headers=None, **arguments):
         """One request on a connection of its own; returns (status, headers, body)."""

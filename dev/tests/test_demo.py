@@ -220,7 +220,7 @@ class Surroundings(unittest.TestCase):
             "CLICKHOUSE_URL": "http://127.0.0.1:8123",
             "CLICKHOUSE_DATABASE": "default",
             "AWS_ACCESS_KEY_ID": "ours",
-            "BATCH_EXPORT_TEST_CA_FILE": "ca.pem",
+            "BATCH_EXPORT_TEST_JUICEFS_ENDPOINT": "http://127.0.0.1:9000",
         }
         for addresses in (set(), {"TEMPORAL_ADDRESS", "CLICKHOUSE_URL"}):
             with mock.patch.dict(os.environ, theirs, clear=True):
@@ -232,7 +232,7 @@ class Surroundings(unittest.TestCase):
             self.assertEqual(adopted["CLICKHOUSE_DATABASE"], database)
             self.assertEqual(adopted["AWS_ACCESS_KEY_ID"], "ours")
             self.assertEqual(adopted["PATH"], "/bin")
-            for name in (*theirs, "BATCH_EXPORT_TEST_CA_FILE"):
+            for name in (*theirs, "BATCH_EXPORT_TEST_JUICEFS_ENDPOINT"):
                 self.assertTrue(name == "PATH" or name not in adopted, name)
 
     def test_a_sourced_file_of_ours_brings_nothing(self):

@@ -145,11 +145,6 @@ class Queries(unittest.TestCase):
                 used = connection.sock
                 self.assertIsNotNone(used)
 
-    def test_https(self):
-        with contextlib.closing(front.tls_connection()) as connection:
-            text = "SELECT number FROM numbers(1000000)"
-            self.assertEqual(len(ask(connection, text)[2].split()), 1000000)
-
     def test_http_1_0(self):
         with socket.create_connection(("127.0.0.1", front.port), timeout=10) as raw:
             login = basic()["Authorization"]

@@ -14,3 +14,4 @@ pub mod source;
 pub mod stop;
 
 mod encode;
+mod network;

@@ -5,6 +5,7 @@
 use engine::error::ErrorKind;
 use engine::sink::error::{Retry, Symptom, TABLE as S3};
 use engine::source::error_code::TABLE as CLICKHOUSE;
+use engine::source::failure::TABLE as WAY;
 
 use crate::docs::assert_page;
 use crate::exports::query;
@@ -12,7 +13,7 @@ use crate::exports::query;
 const INTRODUCTION: &str = "# What goes wrong, and what happens then\n\n\
     Every failure has a kind, and the kind alone decides whether a run is tried again. Requests to S3 are tried again in place first: the same request, after a growing and jittered pause, up to eight \
     times. Reading from ClickHouse isn't, since a query's rows can't be continued in the middle; Temporal starts the run over.\n\n\
-    This page is made of the tables in `engine/src/sink/error.rs` and `engine/src/source/error_code.rs`; a test fails when it isn't what they say.\n\n";
+    This page is made of the tables in `engine/src/sink/error.rs`, `engine/src/source/error_code.rs` and `engine/src/source/failure.rs`; a test fails when it isn't what they say.\n\n";
 
 const KINDS: [(ErrorKind, &str); 9] = [
     (ErrorKind::Config, "the configuration or the query is wrong: fix it"),
@@ -25,18 +26,6 @@ const KINDS: [(ErrorKind, &str); 9] = [
     (ErrorKind::Cancelled, "somebody asked the run to stop"),
     (ErrorKind::Internal, "a fault that isn't known, or ours: tried again at most 15 times"),
 ];
-
-const CONNECTION: &str = "\n## ClickHouse without an exception\n\n\
-    | what happens | kind |\n|---|---|\n\
-    | HTTP 401 or 403 | Auth |\n\
-    | HTTP 408, 429, or 500 and above | SourceUnavailable |\n\
-    | any other status but 200 | Config |\n\
-    | a certificate that isn't trusted | Config |\n\
-    | a name that isn't known, nobody listening, a connection that breaks | SourceUnavailable |\n\
-    | no answer within `first_byte_timeout`, or nothing more within `idle_timeout` | SourceUnavailable |\n\
-    | a stream that ends before its end marker or in the middle of a message | SourceUnavailable |\n\
-    | bytes that are no Arrow stream, or columns other than planned | Data |\n\
-    | an exception within the stream, in either form | as its code, with the server's own words |\n";
 
 fn symptom(symptom: &Symptom) -> String {
     match symptom {
@@ -77,14 +66,22 @@ fn page() -> String {
         let again = if row.kind.is_retryable() { "by Temporal" } else { "no" };
         format!("| {codes} | {} | {again} | {} |\n", row.kind, row.hint.unwrap_or_default())
     });
+    let way = WAY.iter().map(|row| {
+        let again = if row.kind.is_retryable() { "by Temporal" } else { "no" };
+        let sentence = row.sentence.replace("{url}", "the URL").replace("{detail}", "…");
+        format!("| {} | {} | {again} | {sentence} |\n", row.words, row.kind)
+    });
     format!(
         "{INTRODUCTION}| kind | meaning | tried again |\n|---|---|---|\n{}\
          \n## S3\n\nA code wins over its status.\n\n| what the store says or does | kind | tried again | what you read |\n|---|---|---|---|\n{}\
          \n## ClickHouse's exceptions\n\nYou read the server's own words, with a way out behind them where there is one. A code that isn't here is Internal.\n\n\
-         | code | kind | tried again | way out |\n|---|---|---|---|\n{}{CONNECTION}",
+         | code | kind | tried again | way out |\n|---|---|---|---|\n{}\n\
+         ## ClickHouse without an exception\n\nAn exception within the stream, in either form, wins over what else is wrong with it.\n\n\
+         | what happens | kind | tried again | what you read |\n|---|---|---|---|\n{}",
         kinds.concat(),
         s3.collect::<String>(),
-        clickhouse.collect::<String>()
+        clickhouse.collect::<String>(),
+        way.collect::<String>()
     )
 }
 

@@ -33,6 +33,12 @@ pub(crate) fn clickhouse() -> ClickHouseConnection {
     }
 }
 
+/// Where ClickHouse listens: `host:port`.
+pub(crate) fn clickhouse_address() -> String {
+    let url = clickhouse().url;
+    format!("{}:{}", url.host_str().expect("a host"), url.port_or_known_default().expect("a port"))
+}
+
 /// Runs a statement and returns its text.
 pub(crate) async fn query(sql: &str) -> String {
     let transport = Transport::new(&clickhouse()).expect("a client");

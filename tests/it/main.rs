@@ -21,6 +21,8 @@ mod s3_proxy;
 mod services;
 mod sink_faults;
 mod source_faults;
+mod source_table;
 mod stores;
 mod tcp_proxy;
 mod temporal;
+mod tls_proxy;

@@ -4,7 +4,6 @@
 //! [`super::error::TABLE`].
 
 use std::error::Error as StdError;
-use std::io;
 use std::time::Duration;
 
 use aws_sdk_s3::config::http::HttpResponse;
@@ -12,6 +11,7 @@ use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
 
 use super::error::{Retry, Row, Symptom, find};
 use crate::error::{Error, ErrorKind};
+use crate::network::{NetworkFault, chain, innermost};
 
 /// The longest text of another side that a message repeats. Unit: characters.
 const MAX_DETAIL_CHARS: usize = 200;
@@ -182,50 +182,21 @@ impl Facts {
     }
 }
 
-/// Tells apart why a request never got a reply. The SDK gives no types for it, so the chain's texts have to do.
+/// Tells apart why a request never got a reply.
 fn dispatch_symptom(error: &(dyn StdError + 'static), timed_out: bool) -> Symptom {
-    let mut text = String::new();
-    for cause in chain(error) {
-        text.push_str(&cause.to_string());
-        text.push('\n');
-        if let Some(kind) = cause.downcast_ref::<io::Error>().map(io::Error::kind)
-            && matches!(
-                kind,
-                io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::HostUnreachable
-                    | io::ErrorKind::NetworkUnreachable
-                    | io::ErrorKind::NetworkDown
-                    | io::ErrorKind::AddrNotAvailable
-            )
-        {
-            return Symptom::Connect;
-        }
-    }
-    let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
+    // The SDK's only timeout is the connection's: ours are around it.
     if timed_out {
-        // The SDK's only timeout is the connection's: ours are around it.
-        Symptom::Connect
-    } else if has(&["credentials", "identity"]) {
-        Symptom::Credentials
-    } else if has(&["dns error", "failed to lookup address"]) {
-        if has(&["Temporary failure", "try again"]) { Symptom::Connect } else { Symptom::Dns }
-    } else if has(&["certificate", "InvalidContentType", "UnknownIssuer", "handshake", "HandshakeFailure"]) {
-        Symptom::Tls
-    } else {
-        Symptom::ConnectionLost
+        return Symptom::Connect;
     }
-}
-
-fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| {
-        let error: &'a (dyn StdError + 'static) = *error;
-        error.source()
-    })
-}
-
-/// The text of the innermost cause: the one that says something.
-fn innermost(error: &(dyn StdError + 'static)) -> String {
-    chain(error).last().map(ToString::to_string).unwrap_or_default()
+    if chain(error).map(ToString::to_string).any(|text| text.contains("credentials") || text.contains("identity")) {
+        return Symptom::Credentials;
+    }
+    match NetworkFault::of(error) {
+        NetworkFault::UnknownName => Symptom::Dns,
+        NetworkFault::Unreachable => Symptom::Connect,
+        NetworkFault::Untrusted | NetworkFault::WrongName | NetworkFault::Expired | NetworkFault::NoTls => Symptom::Tls,
+        NetworkFault::ConnectionLost => Symptom::ConnectionLost,
+    }
 }
 
 /// The text of the first such element.

@@ -11,7 +11,8 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use super::exception::ServerException;
-use crate::error::{Error, ErrorKind, Result};
+use super::failure::Symptom;
+use crate::error::{Error, Result};
 
 /// How much of the body's end is kept to look for an exception. Unit: bytes. ClickHouse limits its exception texts to
 /// 16 KiB in the tagged form.
@@ -126,12 +127,7 @@ impl Body {
     pub(crate) fn broken(&self, how: &str) -> Error {
         match self.exception_in_tail() {
             Some(exception) => exception,
-            None => Error::new(
-                ErrorKind::SourceUnavailable,
-                format!(
-                    "read the export's rows: {how}; the connection to ClickHouse broke or the server stopped the query"
-                ),
-            ),
+            None => Symptom::Cut.error("", how),
         }
     }
 
@@ -168,13 +164,7 @@ impl Body {
             return Ok(false);
         }
         match tokio::time::timeout(self.idle_timeout, self.stream.next()).await {
-            Err(_elapsed) => Err(Error::new(
-                ErrorKind::SourceUnavailable,
-                format!(
-                    "read the export's rows: ClickHouse sent nothing for {}; raise the connection's idle_timeout if the query is that slow",
-                    humantime::format_duration(self.idle_timeout)
-                ),
-            )),
+            Err(_elapsed) => Err(Symptom::Idle.error("", &humantime::format_duration(self.idle_timeout).to_string())),
             Ok(None) => {
                 self.ended = true;
                 Ok(false)

@@ -16,6 +16,7 @@ pub mod conform;
 pub mod control;
 pub mod error_code;
 pub mod exception;
+pub mod failure;
 pub mod reader;
 pub mod stream;
 pub mod transport;

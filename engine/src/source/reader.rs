@@ -13,7 +13,8 @@ use arrow_ipc::{MessageHeader, MetadataVersion};
 use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::body::Body;
-use crate::error::{Error, ErrorKind, Result};
+use super::failure::Symptom;
+use crate::error::{Error, Result};
 
 /// What every message begins with.
 ///
@@ -151,6 +152,5 @@ fn decode_batch(metadata: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<Re
 }
 
 fn not_arrow(how: &str, error: ArrowError) -> Error {
-    Error::new(ErrorKind::Data, format!("read the export's rows: {how}; is the URL that of a ClickHouse HTTP port?"))
-        .with_source(error)
+    Symptom::NotArrow.error("", how).with_source(error)
 }

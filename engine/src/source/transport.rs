@@ -4,7 +4,6 @@
 //! the export's stream and the small control queries, so that `check` takes the very path of the run.
 
 use std::collections::BTreeMap;
-use std::error::Error as StdError;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -13,8 +12,10 @@ use reqwest::{Certificate, Client, Response, StatusCode};
 
 use super::body::Body;
 use super::exception::ServerException;
+use super::failure::Symptom;
 use crate::config::connection::ClickHouseConnection;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
+use crate::network::{NetworkFault, innermost};
 
 /// How much of an error response is read. Unit: bytes.
 const ERROR_BODY_BYTES: usize = 64 * 1024;
@@ -119,11 +120,7 @@ impl Transport {
             if headers.contains_key(CONTENT_LENGTH) || headers.contains_key(TRANSFER_ENCODING) {
                 return Ok(body);
             }
-            return Err(Error::config(format!(
-                "{} answers with neither a length nor chunks, so a cut response can't be told from a whole one; reach \
-                 ClickHouse without the proxy that strips them",
-                self.connection.url
-            )));
+            return Err(self.error(Symptom::Unframed, ""));
         }
         let text = body.read_text(ERROR_BODY_BYTES).await.unwrap_or_default();
         Err(match ServerException::parse(&text) {
@@ -133,67 +130,37 @@ impl Transport {
     }
 
     fn refused(&self, status: StatusCode) -> Error {
-        let kind = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ErrorKind::Auth,
-            status if status.is_server_error() => ErrorKind::SourceUnavailable,
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => ErrorKind::SourceUnavailable,
-            _ => ErrorKind::Config,
+        let symptom = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Symptom::Denied,
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT => Symptom::Busy,
+            status if status.is_server_error() => Symptom::Busy,
+            _ => Symptom::NotClickHouse,
         };
-        Error::new(
-            kind,
-            format!(
-                "{} answered {status} without a ClickHouse exception; is it ClickHouse's HTTP port?",
-                self.connection.url
-            ),
-        )
+        self.error(symptom, &status.to_string())
     }
 
     fn first_byte_missing(&self) -> Error {
-        Error::new(
-            ErrorKind::SourceUnavailable,
-            format!(
-                "ClickHouse at {} did not begin to answer within {}; raise the connection's first_byte_timeout if the query is that slow",
-                self.connection.url,
-                humantime::format_duration(self.connection.first_byte_timeout)
-            ),
-        )
+        let patience = humantime::format_duration(self.connection.first_byte_timeout);
+        self.error(Symptom::FirstByteLate, &patience.to_string())
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Error {
         let error = error.without_url();
-        if error.is_builder() {
-            let message =
-                "the connection's url, user or password can't be sent over HTTP; look for line breaks in them";
-            return Error::config(message).with_source(error);
-        }
-        let causes = causes_of(&error);
-        let at = &self.connection.url;
-        if causes.iter().any(|cause| cause.contains("certificate") || cause.contains("UnknownIssuer")) {
-            let message = format!(
-                "ClickHouse at {at} shows a certificate that isn't trusted ({}); set the connection's ca_file",
-                causes.last().map_or("unknown", String::as_str)
-            );
-            return Error::new(ErrorKind::Config, message).with_source(error);
-        }
-        let why = causes.last().cloned().unwrap_or_else(|| error.to_string());
-        Error::new(
-            ErrorKind::SourceUnavailable,
-            format!("ClickHouse at {at} can't be reached: {why}; check the connection's url"),
-        )
-        .with_source(error)
+        let symptom = if error.is_builder() {
+            Symptom::Unsendable
+        } else if error.is_connect() && error.is_timeout() {
+            Symptom::Unreachable
+        } else {
+            NetworkFault::of(&error).into()
+        };
+        self.error(symptom, &innermost(&error)).with_source(error)
+    }
+
+    fn error(&self, symptom: Symptom, detail: &str) -> Error {
+        symptom.error(self.connection.url.as_str(), detail)
     }
 }
 
 fn text_header(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
-}
-
-fn causes_of(error: &dyn StdError) -> Vec<String> {
-    let mut causes = Vec::new();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        causes.push(cause.to_string());
-        next = cause.source();
-    }
-    causes
 }
