@@ -24,6 +24,7 @@ use crate::attempt::Attempt;
 use crate::exporter::{Exporter, Resolver};
 use crate::failure::to_activity_error;
 use crate::heartbeat::{Lease, LeaseParts};
+use crate::history::RecordedHistory;
 use crate::observer::{AttemptEnd, RunEnd, RunObserver};
 use crate::task::TaskFactory;
 
@@ -132,12 +133,14 @@ impl Activities {
             progress: Arc::clone(&progress),
         });
         let _keeper = lease.keep();
+        let history = RecordedHistory::with_heartbeats(&self.parts.store, &input.run.run_id, context);
         let surroundings = Attempt {
             context,
             shutdown: &self.parts.shutdown,
             lease: &lease,
             stop: &stop,
             progress: &progress,
+            history: &history,
             observer: &self.parts.observer,
             start_to_close: Duration::from_millis(input.start_to_close_ms),
         };
@@ -145,6 +148,7 @@ impl Activities {
             Ok(report) => Ok(output(report, attempt)),
             Err(error) => {
                 log(&error, &input.run, attempt);
+                history.saw(progress.snapshot().rows_read).await;
                 Err(to_activity_error(&error, lease.details(), lease.is_cancel_requested()))
             }
         }

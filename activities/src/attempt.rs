@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use crate::exporter::Exporter;
 use crate::heartbeat::Lease;
+use crate::history::RecordedHistory;
 use crate::observer::RunObserver;
 use crate::task::Answer;
 
@@ -40,6 +41,8 @@ pub(crate) struct Attempt<'a> {
     pub(crate) stop: &'a Stop,
     /// The counters.
     pub(crate) progress: &'a Arc<Progress>,
+    /// What earlier attempts have read.
+    pub(crate) history: &'a RecordedHistory,
     /// Hears of progress.
     pub(crate) observer: &'a Arc<dyn RunObserver>,
     /// The longest that the attempt may take, as the server counts it.
@@ -62,6 +65,7 @@ impl Attempt<'_> {
             stop: self.stop.clone(),
             progress: Arc::clone(self.progress),
             fence: Arc::<Lease>::clone(self.lease),
+            history: Arc::new(self.history.clone()),
         };
         let run = async move { exporter.run(&export, &identity, &context).await };
         // Whatever ends this future early stops the run, which otherwise would go on unseen.

@@ -69,6 +69,7 @@ fn source(input: &S3ExportInput) -> RawSource {
         connection: input.clickhouse_connection.clone(),
         settings,
         invalid_utf8: input.invalid_utf8.clone(),
+        fewer_rows: input.fewer_rows.clone(),
         ..RawSource::default()
     };
     match &input.selection {

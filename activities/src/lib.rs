@@ -21,6 +21,7 @@ mod export;
 mod exporter;
 mod failure;
 mod heartbeat;
+pub mod history;
 mod observer;
 mod task;
 

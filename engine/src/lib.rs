@@ -6,6 +6,7 @@
 pub mod check;
 pub mod config;
 pub mod error;
+pub mod history;
 pub mod interval;
 pub mod pipeline;
 pub mod run;

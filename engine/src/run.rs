@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use crate::config::export::{ExportConfig, KeyLayout};
 use crate::encode::FileLayout;
 use crate::error::{Error, Result};
+use crate::history::History;
 use crate::interval::Interval;
 use crate::pipeline::Pipeline;
 use crate::pipeline::budget::ByteBudget;
@@ -64,6 +65,8 @@ pub struct RunContext {
     pub progress: Arc<Progress>,
     /// The right to publish.
     pub fence: Arc<dyn Fence>,
+    /// What is remembered of earlier attempts.
+    pub history: Arc<dyn History>,
 }
 
 /// What a run has published.
@@ -152,6 +155,7 @@ impl Engine {
                 invalid_utf8: export.source.invalid_utf8,
             },
             limits: export.limits,
+            fewer_rows: export.source.fewer_rows,
             write_empty: export.destination.write_empty,
             sink: Arc::new(object),
             cpu: self.cpu.clone(),

@@ -36,13 +36,14 @@ macro_rules! upsert {
     ($condition:literal) => {
         concat!(
             "INSERT INTO runs (run_id, export_id, workflow_id, interval_start, interval_end, status, attempt, rows, ",
-            "bytes, files, error_kind, error, started_at, finished_at) ",
-            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ",
+            "bytes, files, error_kind, error, started_at, finished_at, rows_seen) ",
+            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?8) ",
             "ON CONFLICT (run_id) DO UPDATE SET export_id = excluded.export_id, workflow_id = excluded.workflow_id, ",
             "interval_start = excluded.interval_start, interval_end = excluded.interval_end, ",
             "status = excluded.status, attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes, ",
             "files = excluded.files, error_kind = excluded.error_kind, error = excluded.error, ",
-            "started_at = excluded.started_at, finished_at = excluded.finished_at WHERE ",
+            "started_at = excluded.started_at, finished_at = excluded.finished_at, ",
+            "rows_seen = max(runs.rows_seen, excluded.rows_seen) WHERE ",
             $condition
         )
     };
@@ -56,6 +57,11 @@ const START: &str = upsert!(
 
 /// An end overwrites everything but a later execution of the same run.
 const FINISH: &str = upsert!("runs.started_at <= excluded.started_at");
+
+/// What an attempt has seen is never forgotten, whatever else becomes of the record.
+const SAW: &str = "UPDATE runs SET rows_seen = max(rows_seen, ?2) WHERE run_id = ?1";
+
+const ROWS_SEEN: &str = "SELECT rows_seen FROM runs WHERE run_id = ?1";
 
 const LIST: &str = "SELECT * FROM runs WHERE (?1 IS NULL OR export_id = ?1) AND (?2 IS NULL OR status = ?2) \
      AND (?3 IS NULL OR started_at >= ?3) ORDER BY started_at DESC, interval_end DESC, run_id LIMIT ?4";
@@ -167,6 +173,31 @@ impl RunStore {
     /// [`StoreError::Statement`] when the file can't be written.
     pub async fn finish(&self, record: &RunRecord) -> Result<(), StoreError> {
         self.write(FINISH, "note the end of a run", record).await
+    }
+
+    /// Remembers how many rows an attempt of a run has read, if no other has read more.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`] when the file can't be written.
+    pub async fn saw(&self, run_id: &str, rows: u64) -> Result<(), StoreError> {
+        let update = sqlx::query(SAW).bind(run_id).bind(to_column(rows)).execute(&self.pool);
+        let told =
+            update.await.map_err(|source| StoreError::Statement { doing: "note the rows of an attempt", source });
+        told.map(|_row_or_none| ())
+    }
+
+    /// The most rows that any attempt of a run has read; 0 for a run that isn't known.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`] when the file can't be read.
+    pub async fn rows_seen(&self, run_id: &str) -> Result<u64, StoreError> {
+        let rows = sqlx::query_scalar::<_, i64>(ROWS_SEEN)
+            .bind(run_id)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(|source| StoreError::Statement { doing: "look up earlier attempts", source })?;
+        // Only counts are written.
+        Ok(rows.and_then(|rows| u64::try_from(rows).ok()).unwrap_or(0))
     }
 
     /// The latest runs first.

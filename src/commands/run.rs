@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use activities::history::RecordedHistory;
 use engine::config::validate::Export;
 use engine::error::{Error, ErrorKind};
+use engine::history::{History, NoHistory};
 use engine::interval::Interval;
 use engine::pipeline::progress::{Progress, ProgressSnapshot};
 use engine::run::{Engine, FileReport, RunContext, RunIdentity, RunReport, Unfenced};
@@ -81,7 +83,11 @@ pub(crate) async fn run(arguments: &RunArgs, process: &Process) -> Result<(), Fa
         note(store.start(&run.record(RunStatus::Running, &RunReport::default(), None)).await);
     }
     let progress = Arc::new(Progress::new());
-    let outcome = attempt(&run, arguments.time_limit, &progress, process).await;
+    let history = store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id));
+    let outcome = attempt(&run, history.clone(), arguments.time_limit, &progress, process).await;
+    if let (Some(history), Err(_)) = (&history, &outcome) {
+        history.saw(progress.snapshot().rows_read).await;
+    }
     let outcome = outcome.and_then(|report| match report.rows {
         0 if arguments.error_on_empty => {
             let message = format!("the interval {interval} has no rows");
@@ -126,6 +132,7 @@ async fn finish(
 /// One attempt, which Ctrl-C, SIGTERM or the time limit stop.
 async fn attempt(
     run: &Run<'_>,
+    history: Option<RecordedHistory>,
     time_limit: Option<Duration>,
     progress: &Arc<Progress>,
     process: &Process,
@@ -133,7 +140,8 @@ async fn attempt(
     let failed = |failure: Failure| (RunReport::default(), failure);
     let engine = Engine::new().map_err(|error| failed(error.into()))?;
     let stop = Stop::new();
-    let context = RunContext { stop: stop.clone(), progress: Arc::clone(progress), fence: Arc::new(Unfenced) };
+    let history = history.map_or_else(|| Arc::new(NoHistory) as Arc<dyn History>, |history| Arc::new(history));
+    let context = RunContext { stop: stop.clone(), progress: Arc::clone(progress), fence: Arc::new(Unfenced), history };
     tracing::info!(run_id = run.identity.run_id, interval = %run.identity.interval, "the run starts");
     let display = Display::start(Arc::clone(progress), process);
     let watch = tokio::spawn(stop_on_signal(stop.clone(), time_limit));

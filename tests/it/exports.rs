@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::config::connection::ClickHouseConnection;
-use engine::config::export::{DestinationConfig, ExportConfig, InvalidUtf8, KeyLayout, Model, SourceConfig};
+use engine::config::export::{DestinationConfig, ExportConfig, FewerRows, InvalidUtf8, KeyLayout, Model, SourceConfig};
 use engine::config::limits::{LimitRequest, PipelineLimits};
 use engine::config::output::Output;
 use engine::config::secret::Secret;
 use engine::error::Result;
+use engine::history::NoHistory;
 use engine::interval::Interval;
 use engine::run::{Engine, RunContext, RunIdentity, RunReport, Unfenced};
 use engine::source::template::SqlTemplate;
@@ -92,6 +93,7 @@ pub(crate) fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> Ex
             model: Model::Sql(SqlTemplate::parse(sql).expect("a template")),
             settings: BTreeMap::new(),
             invalid_utf8: InvalidUtf8::Fail,
+            fewer_rows: FewerRows::Fail,
         },
         destination: DestinationConfig {
             connection: bucket.store.connection(),
@@ -118,7 +120,7 @@ pub(crate) fn identity(export: &ExportConfig) -> RunIdentity {
 
 /// The surroundings of a run that `stop` can stop.
 pub(crate) fn context(stop: &Stop) -> RunContext {
-    RunContext { stop: stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced) }
+    RunContext { stop: stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced), history: Arc::new(NoHistory) }
 }
 
 /// Runs an export over the day.

@@ -387,3 +387,27 @@ async fn a_worker_that_is_killed_is_followed_by_another_attempt() {
     let run = bench.runs().remove(0);
     assert_eq!((&run["attempt"], &run["rows"]), (&json!(2), &json!(MANY_ROWS)));
 }
+
+/// Whoever lets rows disappear between two tries of a run is told, unless the export says that this is in order.
+#[tokio::test]
+async fn a_window_that_shrinks_fails_the_run_unless_that_is_allowed() {
+    let bench = Bench::new().await;
+    let statuses = [
+        (1_000, json!({}), "COMPLETED"),
+        (900, json!({}), "FAILED"),
+        (900, json!({"fewer_rows": "allow"}), "COMPLETED"),
+    ];
+    for (rows, additions, expected) in statuses {
+        bench.start(&bench.input(rows, additions));
+        let (status, described) = end_of(&bench.name);
+        assert_eq!(status, expected, "{described}");
+        let run = bench.runs().remove(0);
+        if expected == "FAILED" {
+            assert_eq!((&run["error_kind"], &run["attempt"]), (&json!("Data"), &json!(1)));
+            let error = run["error"].as_str().expect("an error");
+            assert!(error.contains("900 rows now") && error.contains("read 1000"), "{error}");
+            assert!(bench.bucket.uploads().await.is_empty());
+        }
+        assert_eq!(bench.bucket.keys().await.len(), 1);
+    }
+}

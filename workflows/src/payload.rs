@@ -33,6 +33,8 @@ pub struct S3ExportInput {
     pub source_settings: Vec<(String, String)>,
     /// `invalid_utf8`: `replace` or `fail`.
     pub invalid_utf8: Option<String>,
+    /// `fewer_rows`: `fail` or `allow`.
+    pub fewer_rows: Option<String>,
     /// `clickhouse_connection`: a connection of the worker's configuration.
     pub clickhouse_connection: Option<String>,
     /// Where the object goes.
@@ -131,6 +133,7 @@ impl S3ExportInput {
             selection: read_selection(&mut fields),
             source_settings: fields.map("source_settings").unwrap_or_default(),
             invalid_utf8: fields.choice("invalid_utf8", &["replace", "fail"]),
+            fewer_rows: fields.choice("fewer_rows", &["fail", "allow"]),
             clickhouse_connection: fields.text("clickhouse_connection"),
             destination: read_destination(&mut fields),
             file_format: fields.text("file_format").unwrap_or_else(|| "JSONLines".to_owned()),

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
 use engine::config::connection::ClickHouseConnection;
-use engine::config::export::{DestinationConfig, ExportConfig, InvalidUtf8, KeyLayout, Model, SourceConfig};
+use engine::config::export::{DestinationConfig, ExportConfig, FewerRows, InvalidUtf8, KeyLayout, Model, SourceConfig};
 use engine::config::limits::{LimitRequest, PipelineLimits};
 use engine::config::output::{Output, ParquetCodec};
 use engine::config::secret::Secret;
@@ -71,6 +71,7 @@ impl Resolver for Fixed {
                 model: Model::Events(model),
                 settings: BTreeMap::new(),
                 invalid_utf8: InvalidUtf8::Replace,
+                fewer_rows: FewerRows::Fail,
             },
             destination: DestinationConfig {
                 connection: engine::config::connection::S3Connection::default(),
@@ -102,6 +103,9 @@ impl Task for Answers {
     }
 }
 
+/// What the last heartbeat of an earlier attempt says.
+const ROWS_IN_HEARTBEAT: u64 = 5;
+
 /// A worker's process around one activity.
 struct Bench {
     _folder: tempfile::TempDir,
@@ -130,7 +134,10 @@ impl Bench {
         });
         let info =
             TestActivityInfoOptions::builder().attempt(attempt).heartbeat_timeout(Duration::from_secs(10)).build();
-        let environment = ActivityEnvironment::builder().info(info).register_activities(activities).build();
+        let kept = RunProgress { rows_read: ROWS_IN_HEARTBEAT, ..RunProgress::default() };
+        let environment =
+            ActivityEnvironment::builder_with_default().info(info).heartbeat_details(kept).expect("details");
+        let environment = environment.register_activities(activities).build();
         Self { _folder: folder, store, shutdown, environment }
     }
 
@@ -317,4 +324,24 @@ async fn a_start_that_cannot_be_noted_holds_nothing_up_and_a_finish_is_tried_aga
     let error = bench.environment.run(Activities::finish_batch_export_run, finish).await.expect_err("no store");
     let ActivityEnvironmentError::Activity(error) = error else { panic!("{error}") };
     assert!(!application(error).is_non_retryable());
+}
+
+/// The heartbeat that survived counts, and what a failed attempt noted, also for a later execution.
+#[tokio::test]
+async fn an_attempt_hears_how_many_rows_the_earlier_ones_read() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    let bench = Bench::new([Answer::Acknowledged], 2, move |context| {
+        let hears = Arc::clone(&hears);
+        Box::pin(async move {
+            let rows = context.history.most_rows().await;
+            hears.lock().expect("no panic").push(rows);
+            Err(Error::internal("fails"))
+        })
+    })
+    .await;
+    bench.insert(input()).await.expect_err("fails");
+    bench.store.saw(&run_info().run_id, 70).await.expect("a write");
+    bench.insert(input()).await.expect_err("fails");
+    assert_eq!(*heard.lock().expect("no panic"), [ROWS_IN_HEARTBEAT, 70]);
 }

@@ -34,6 +34,8 @@ pub struct SourceConfig {
     pub settings: BTreeMap<String, String>,
     /// What happens to text that isn't UTF-8.
     pub invalid_utf8: InvalidUtf8,
+    /// What happens when the window has fewer rows than before.
+    pub fewer_rows: FewerRows,
 }
 
 /// What is selected.
@@ -64,6 +66,16 @@ pub enum InvalidUtf8 {
     Replace,
     /// The run fails and names column and row.
     Fail,
+}
+
+/// What happens when the window has fewer rows than an earlier attempt of the same run has read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FewerRows {
+    /// The run fails: a source that shrinks is no success.
+    #[default]
+    Fail,
+    /// The run goes on with a warning: rows are deleted or merged away on purpose.
+    Allow,
 }
 
 /// Where the object goes.

@@ -57,6 +57,8 @@ pub struct RawSource {
     pub settings: BTreeMap<String, RawSetting>,
     /// `replace` or `fail`.
     pub invalid_utf8: Option<String>,
+    /// `fail` or `allow`.
+    pub fewer_rows: Option<String>,
 }
 
 /// `destination`.

@@ -6,7 +6,9 @@ use cadence::{Cadence, MIN_HEARTBEAT_TIMEOUT};
 use jiff::tz::TimeZone;
 
 use super::connections::Connections;
-use super::export::{DestinationConfig, Encryption, ExportConfig, InvalidUtf8, KeyLayout, Model, SourceConfig};
+use super::export::{
+    DestinationConfig, Encryption, ExportConfig, FewerRows, InvalidUtf8, KeyLayout, Model, SourceConfig,
+};
 use super::fault::Fault;
 use super::limits::{LimitRequest, PipelineLimits};
 use super::output::Output;
@@ -143,8 +145,16 @@ impl Check {
                 InvalidUtf8::default()
             }
         };
+        let fewer_rows = match raw.fewer_rows.as_deref() {
+            None | Some("fail") => FewerRows::Fail,
+            Some("allow") => FewerRows::Allow,
+            Some(_) => {
+                self.fault("source.fewer_rows", "must be fail or allow");
+                FewerRows::default()
+            }
+        };
         let model = self.model(raw);
-        Some(SourceConfig { connection: connection?, model: model?, settings, invalid_utf8 })
+        Some(SourceConfig { connection: connection?, model: model?, settings, invalid_utf8, fewer_rows })
     }
 
     fn model(&mut self, raw: &RawSource) -> Option<Model> {

@@ -38,9 +38,11 @@ use self::consumer::S3Consumer;
 use self::cpu::{CpuPool, panicked};
 use self::group::TaskGroup;
 use self::producer::{BatchSource, Producer};
+use crate::config::export::FewerRows;
 use crate::config::limits::PipelineLimits;
 use crate::encode::{self, FileLayout};
 use crate::error::{Error, Result};
+use crate::history::require_no_fewer;
 use crate::run::RunContext;
 use crate::sink::object::{ObjectSink, StoredObject};
 
@@ -52,6 +54,7 @@ const QUEUE_BLOCKS: usize = 64;
 pub(crate) struct Pipeline {
     pub(crate) layout: FileLayout,
     pub(crate) limits: PipelineLimits,
+    pub(crate) fewer_rows: FewerRows,
     pub(crate) write_empty: bool,
     pub(crate) sink: Arc<dyn ObjectSink>,
     pub(crate) cpu: CpuPool,
@@ -122,6 +125,7 @@ impl Pipeline {
         let rows_read = self.read_and_encode(source, consumer).await?;
         let (rest, totals) = consumer.with_assembler(FileAssembler::finish).await?;
         reconcile(rows_read, &totals)?;
+        require_no_fewer(rows_read, &*self.context.history, self.fewer_rows).await?;
         let object = match rest {
             _ if rows_read == 0 && !self.write_empty => None,
             Rest::Whole(body) => Some(self.put(body, rows_read).await?),

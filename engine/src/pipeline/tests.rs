@@ -17,6 +17,7 @@ use super::*;
 use crate::config::export::InvalidUtf8;
 use crate::config::output::{JsonLinesCodec, Output};
 use crate::error::ErrorKind;
+use crate::history::History;
 use crate::run::Unfenced;
 use crate::sink::object::{PartNumber, UploadedPart};
 use crate::stop::Stop;
@@ -155,6 +156,17 @@ struct Setup {
     source_bytes: u64,
     sink: Arc<SlowSink>,
     stop: Stop,
+    earlier: Earlier,
+}
+
+/// An earlier attempt that has read so many rows.
+#[derive(Debug, Clone, Copy)]
+struct Earlier(u64);
+
+impl History for Earlier {
+    fn most_rows(&self) -> BoxFuture<'_, u64> {
+        Box::pin(std::future::ready(self.0))
+    }
 }
 
 impl Setup {
@@ -168,6 +180,7 @@ impl Setup {
             source_bytes: 16 << 10,
             sink: Arc::new(sink),
             stop: Stop::new(),
+            earlier: Earlier(0),
         }
     }
 
@@ -188,11 +201,17 @@ impl Setup {
                 part_bytes: self.part_bytes,
                 uploads_in_flight: 2,
             },
+            fewer_rows: FewerRows::Fail,
             write_empty: true,
             sink: Arc::<SlowSink>::clone(&self.sink),
             cpu: CpuPool::new(2).expect("threads"),
             budget: ByteBudget::new(self.source_bytes),
-            context: RunContext { stop: self.stop.clone(), progress: Arc::default(), fence: Arc::new(Unfenced) },
+            context: RunContext {
+                stop: self.stop.clone(),
+                progress: Arc::default(),
+                fence: Arc::new(Unfenced),
+                history: Arc::new(self.earlier),
+            },
         };
         let report = tokio::time::timeout(Duration::from_secs(60), pipeline.run(source)).await.expect("no deadlock");
         // After a failure, a block may still be in an encoder's hands for a moment.
@@ -394,4 +413,20 @@ fn a_message_larger_than_the_budget_is_refused_with_the_knob() {
     let error = in_runtime(setup.run(batches(&some_texts(), 400))).expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::Data);
     assert!(error.message().contains("max_block_size"), "{error}");
+}
+
+/// Rows that an earlier attempt has read and this one doesn't: no object, and a sentence that says how many.
+#[test]
+fn fewer_rows_than_an_earlier_attempt_read_publish_nothing() {
+    for (earlier, publishes) in [(9, true), (10, true), (11, false)] {
+        let texts = vec![Some("x".to_owned()); 10];
+        let output = Output::JsonLines(JsonLinesCodec::Uncompressed);
+        let setup = Setup { earlier: Earlier(earlier), ..Setup::new(output, SlowSink::default()) };
+        let result = in_runtime(setup.run(batches(&texts, 4)));
+        assert_eq!(setup.object().is_some(), publishes, "{earlier}: {result:?}");
+        if let Err(error) = result {
+            assert_eq!(error.kind(), ErrorKind::Data);
+            assert!(error.message().contains("10 rows now") && error.message().contains("read 11"), "{error}");
+        }
+    }
 }

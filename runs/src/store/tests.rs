@@ -140,3 +140,19 @@ async fn says_which_file_cannot_be_opened() {
     let error = RunStore::open("/no/such/folder/runs.db").await.expect_err("no folder");
     assert_eq!(error.to_string(), "open the run database /no/such/folder/runs.db");
 }
+
+#[tokio::test]
+async fn the_most_rows_that_any_attempt_saw_are_kept() {
+    let (_folder, store) = temporary().await;
+    assert_eq!(store.rows_seen("a").await.expect("a read"), 0);
+    store.start(&record("a", RunStatus::Running)).await.expect("a write");
+    store.saw("a", 1_500).await.expect("a write");
+    store.saw("a", 700).await.expect("a write");
+    assert_eq!(store.rows_seen("a").await.expect("a read"), 1_500);
+    store.finish(&finished("a")).await.expect("a write");
+    let later = RunRecord { started_at: at("2026-02-01T00:00:00Z"), ..record("a", RunStatus::Starting) };
+    store.start(&later).await.expect("a write");
+    assert_eq!(store.rows_seen("a").await.expect("a read"), 1_500);
+    store.finish(&RunRecord { rows: 2_000, ..finished("b") }).await.expect("a write");
+    assert_eq!(store.rows_seen("b").await.expect("a read"), 2_000);
+}

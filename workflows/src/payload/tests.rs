@@ -60,7 +60,7 @@ fn takes_our_additions() {
     let input = json!({
         "batch_export_id": "orders", "bucket_name": "lake", "query": "SELECT 1", "interval": "every 15 minutes",
         "clickhouse_connection": "main", "s3_connection": "lake", "source_settings": {"max_threads": 4, "final": true},
-        "invalid_utf8": "fail", "key_layout": "reference", "write_empty": true, "file_format": "Parquet",
+        "invalid_utf8": "fail", "fewer_rows": "allow", "key_layout": "reference", "write_empty": true, "file_format": "Parquet",
         "pipeline": {"memory_limit": "512MiB", "consumers": 2, "part_size": 8388608},
         "activity_options": {"heartbeat_timeout": "30s"}
     });
@@ -69,6 +69,7 @@ fn takes_our_additions() {
     assert_eq!(input.source_settings, settings);
     assert_eq!(input.pipeline.part_size.as_deref(), Some("8388608"));
     assert_eq!(input.options.heartbeat_timeout.as_secs(), 30);
+    assert_eq!(input.fewer_rows.as_deref(), Some("allow"));
     assert_eq!(input.destination.connection.as_deref(), Some("lake"));
 }
 
@@ -97,7 +98,7 @@ fn collects_all_faults_and_never_quotes_a_value() {
     let faults = faults(json!({
         "batch_export_id": "", "team_id": null, "interval": "hunter2", "timezone": "hunter2",
         "data_interval_end": "2026-01-01T00:00:00", "bucket_name": null, "aws_access_key_id": null,
-        "aws_secret_access_key": "hunter2", "invalid_utf8": "hunter2", "pipeline": {"consumers": 0, "speed": "hunter2"},
+        "aws_secret_access_key": "hunter2", "invalid_utf8": "hunter2", "fewer_rows": "hunter2", "pipeline": {"consumers": 0, "speed": "hunter2"},
         "secret": "hunter2"
     }));
     assert_eq!(
@@ -108,6 +109,7 @@ fn collects_all_faults_and_never_quotes_a_value() {
             "timezone",
             "data_interval_end",
             "invalid_utf8",
+            "fewer_rows",
             "bucket_name",
             "aws_access_key_id",
             "pipeline.consumers",

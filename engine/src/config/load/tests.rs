@@ -4,7 +4,7 @@ use std::time::Duration;
 use cadence::Cadence;
 
 use super::*;
-use crate::config::export::{Encryption, InvalidUtf8, KeyLayout, Model};
+use crate::config::export::{Encryption, FewerRows, InvalidUtf8, KeyLayout, Model};
 
 fn variables() -> BTreeMap<String, String> {
     [
@@ -72,6 +72,7 @@ fn a_minimal_export_gets_the_defaults() {
     assert_eq!(config.source.connection.url.as_str(), "https://ch.example:8443/");
     assert_eq!(config.source.connection.user, "default");
     assert_eq!(config.source.invalid_utf8, InvalidUtf8::Replace);
+    assert_eq!(config.source.fewer_rows, FewerRows::Fail);
     assert_eq!(config.destination.prefix, "");
     assert_eq!(config.destination.key_layout, KeyLayout::Default);
     assert!(!config.destination.write_empty);
@@ -92,6 +93,7 @@ source:
   query_file: query.sql
   settings: {max_threads: 4, allow_experimental_x: true, max_memory_usage: '10000000000'}
   invalid_utf8: fail
+  fewer_rows: allow
 destination:
   bucket: ${BUCKET}
   prefix: a/{year}/{month}
@@ -173,7 +175,8 @@ source.team_id: must be a whole number
   |            ^^^^
 
 source.lookback: unknown field; the fields here are connection, model, team_id, table, include_events, \
-exclude_events, lookback_days, query, query_file, settings, invalid_utf8
+exclude_events, lookback_days, query, query_file, settings, invalid_utf8, \
+fewer_rows
  --> export.yaml:7:3
   |
 7 |   lookback: 3
@@ -236,6 +239,7 @@ fn each_fault_names_its_field_and_the_way_out() {
         ),
         (with("team_id: 1", "team_id: 1, include_events: x"), "source.include_events: must be a list"),
         (with("team_id: 1", "team_id: 1, invalid_utf8: drop"), "source.invalid_utf8: must be replace or fail"),
+        (with("team_id: 1", "team_id: 1, fewer_rows: ignore"), "source.fewer_rows: must be fail or allow"),
         (with("{model: events, team_id: 1}", "{model: sql, query: SELECT 1}"), "source.query: the query uses neither"),
         (with("{model: events, team_id: 1}", "{model: sql, query_file: x}"), "source.query_file: can't read x: "),
         (

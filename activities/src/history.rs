@@ -1,0 +1,65 @@
+//! What earlier attempts of a run have read: from the record of runs, and from the heartbeat that the server kept.
+
+use std::time::Duration;
+
+use engine::history::History;
+use futures::future::BoxFuture;
+use runs::RunStore;
+use temporalio_sdk::activities::ActivityContext;
+use workflows::contract::RunProgress;
+
+/// How long the record may take to answer, or to be written when an attempt failed. The run goes on without it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The memory of one run, in the record of runs.
+#[derive(Debug, Clone)]
+pub struct RecordedHistory {
+    store: RunStore,
+    run_id: String,
+    /// What the last heartbeat of an earlier attempt says, where it survived.
+    heartbeat_rows: u64,
+}
+
+impl RecordedHistory {
+    /// What the record alone remembers.
+    #[must_use]
+    pub fn new(store: &RunStore, run_id: &str) -> Self {
+        Self { store: store.clone(), run_id: run_id.to_owned(), heartbeat_rows: 0 }
+    }
+
+    /// What the record remembers, which may be another host's, and the last heartbeat of an earlier attempt.
+    pub(crate) fn with_heartbeats(store: &RunStore, run_id: &str, context: &ActivityContext) -> Self {
+        let details = context.heartbeat_details().deserialize::<RunProgress>();
+        // Details of another shape are of another program, or of another version of this one.
+        let heartbeat_rows = details.ok().flatten().map_or(0, |progress| progress.rows_read);
+        Self { heartbeat_rows, ..Self::new(store, run_id) }
+    }
+
+    /// Remembers what an attempt has read that failed. It takes no longer than a few seconds, and doesn't fail.
+    pub async fn saw(&self, rows: u64) {
+        if rows > 0
+            && let Err(why) = in_time(self.store.saw(&self.run_id, rows)).await
+        {
+            tracing::warn!(run = self.run_id, why, "the rows of a failed attempt were not noted");
+        }
+    }
+}
+
+impl History for RecordedHistory {
+    fn most_rows(&self) -> BoxFuture<'_, u64> {
+        Box::pin(async {
+            let recorded = in_time(self.store.rows_seen(&self.run_id)).await.unwrap_or_else(|why| {
+                tracing::warn!(run = self.run_id, why, "the record of earlier attempts can't be read");
+                0
+            });
+            recorded.max(self.heartbeat_rows)
+        })
+    }
+}
+
+async fn in_time<T>(asking: impl Future<Output = Result<T, runs::StoreError>>) -> Result<T, String> {
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
+        Err(_elapsed) => Err(format!("no answer within {PATIENCE:?}")),
+    }
+}
