@@ -18,7 +18,7 @@ pub(crate) fn required(name: &str) -> String {
 /// The S3 services that every test of the destination runs against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {
-    /// SeaweedFS: strict about parts, honors conditions.
+    /// SeaweedFS: strict about parts, honors conditions. Or the store that the user brings.
     SeaweedFs,
     /// The gateway of JuiceFS: MinIO's request handlers of 2022.
     JuiceFs,
@@ -51,6 +51,14 @@ impl Store {
             .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
             .credentials_provider(Credentials::new(key_id, secret, None, None, "tests"));
         Client::from_conf(config.build())
+    }
+
+    /// Whether it is another store that the user brings, of which only the probe knows what it does.
+    pub(crate) async fn is_unknown(self) -> bool {
+        let endpoint = self.connection().endpoint_url.expect("an endpoint");
+        let answer = reqwest::get(endpoint).await.expect("the store is up");
+        let name = answer.headers().get("server").map(|name| String::from_utf8_lossy(name.as_bytes()).into_owned());
+        self == Self::SeaweedFs && !name.is_some_and(|name| name.contains("SeaweedFS"))
     }
 
     /// Gives a command of another program this store's address and keys, by the usual variables.

@@ -70,5 +70,12 @@ async fn page() -> String {
 
 #[tokio::test]
 async fn the_page_of_stores_is_what_the_probe_finds() {
-    assert_page("docs/stores.md", &page().await);
+    let page = page().await;
+    if !Store::SeaweedFs.is_unknown().await {
+        return assert_page("docs/stores.md", &page);
+    }
+    // Of a store that the user brings the page says nothing.
+    let last_cells = |page: &str| page.lines().filter_map(|line| Some(line.rsplit_once("| ")?.1.to_owned())).collect();
+    let written: Vec<String> = last_cells(include_str!("../../docs/stores.md"));
+    assert_eq!(last_cells(&page), written);
 }
