@@ -112,7 +112,7 @@ fn pipeline(input: &PipelineInput, faults: &mut Vec<String>) -> RawPipeline {
         consumers: input.consumers,
         block_rows: input.block_rows,
         block_size: size("block_size", &input.block_size),
-        source_buffer: size("source_buffer", &input.source_buffer),
+        buffer_size: size("buffer_size", &input.buffer_size),
         part_size: size("part_size", &input.part_size),
         uploads_in_flight: input.uploads_in_flight,
     }

@@ -159,7 +159,7 @@ impl Engine {
             write_empty: export.destination.write_empty,
             sink: Arc::new(object),
             cpu: self.cpu.clone(),
-            budget: ByteBudget::new(export.limits.source_bytes),
+            budget: ByteBudget::new(export.limits.buffer_bytes),
             context: context.clone(),
         };
         let report = pipeline.run(reader).await?;

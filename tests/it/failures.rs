@@ -191,11 +191,11 @@ async fn a_row_beyond_the_memory_limit_is_refused_and_passes_with_a_higher_one()
     let table = Table::of("SELECT 1 AS id, toDateTime64('2026-01-01 00:00:00', 6, 'UTC') AS at, repeat(repeat('0123456789abcdef', 3000), 1000) AS text").await;
     let bucket = Bucket::fresh(STORES[0]).await;
     let mut export = exports::export("large", &table.template(), Output::Parquet(ParquetCodec::Zstd), &bucket);
-    export.limits.source_bytes = 32 << 20;
+    export.limits.buffer_bytes = 32 << 20;
     let error = exports::run(&export).await.expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::Data, "{error:?}");
     assert!(error.message().contains("memory_limit"), "{error}");
     assert_nothing_left(&bucket).await;
-    export.limits.source_bytes = 64 << 20;
+    export.limits.buffer_bytes = 64 << 20;
     assert_eq!(exports::run(&export).await.expect("fits").rows, 1);
 }

@@ -16,6 +16,7 @@ mod golden;
 mod http_proxy;
 mod kill_points;
 mod matrix;
+mod memory;
 mod s3;
 mod s3_proxy;
 mod services;

@@ -103,8 +103,8 @@ pub struct PipelineInput {
     pub block_rows: Option<u32>,
     /// `block_size`: the size at which a block closes.
     pub block_size: Option<String>,
-    /// `source_buffer`: the most bytes of the source held at once.
-    pub source_buffer: Option<String>,
+    /// `buffer_size`: the most bytes held at once of the source and of what is being written of it.
+    pub buffer_size: Option<String>,
     /// `part_size`: the size of a part.
     pub part_size: Option<String>,
     /// `uploads_in_flight`: how many parts are uploaded at once.
@@ -264,7 +264,7 @@ fn read_pipeline(fields: &mut Fields<'_>) -> PipelineInput {
         consumers: pipeline.positive("consumers"),
         block_rows: pipeline.positive("block_rows"),
         block_size: pipeline.size("block_size"),
-        source_buffer: pipeline.size("source_buffer"),
+        buffer_size: pipeline.size("buffer_size"),
         part_size: pipeline.size("part_size"),
         uploads_in_flight: pipeline.positive("uploads_in_flight"),
     };

@@ -28,11 +28,11 @@ pub struct PipelineLimits {
     pub consumers: u32,
     /// The most rows of one block.
     pub block_rows: u32,
-    /// A block closes at the first row that brings it to this size. Unit: bytes of values.
+    /// A block closes before the row that would bring it over this size. Unit: bytes of values.
     pub block_bytes: u64,
-    /// The most bytes of undecoded and decoded Arrow messages held at once, in the reader, the queue and the consumers'
-    /// hands together.
-    pub source_bytes: u64,
+    /// The most bytes held at once of the source's messages and of what is being encoded, in the reader, the queue and the
+    /// consumers' hands together.
+    pub buffer_bytes: u64,
     /// The size of every part but the last. Unit: bytes.
     pub part_bytes: u64,
     /// How many parts are uploaded at once.
@@ -50,8 +50,8 @@ pub struct LimitRequest {
     pub block_rows: Option<u32>,
     /// See [`PipelineLimits::block_bytes`].
     pub block_bytes: Option<u64>,
-    /// See [`PipelineLimits::source_bytes`].
-    pub source_bytes: Option<u64>,
+    /// See [`PipelineLimits::buffer_bytes`].
+    pub buffer_bytes: Option<u64>,
     /// See [`PipelineLimits::part_bytes`].
     pub part_bytes: Option<u64>,
     /// See [`PipelineLimits::uploads_in_flight`].
@@ -68,34 +68,34 @@ impl PipelineLimits {
         let consumers = request.consumers.unwrap_or_else(|| cpus.clamp(1, 8));
         let share = |parts_of_64: u64| memory_bytes / 64 * parts_of_64;
         let part_bytes = request.part_bytes.unwrap_or_else(|| share(3).clamp(MIN_PART_BYTES, 64 << 20));
+        let uploads_in_flight = request
+            .uploads_in_flight
+            .unwrap_or_else(|| u32::try_from((share(12) / part_bytes.max(1)).clamp(1, 16)).unwrap_or(1));
+        let block_bytes = request
+            .block_bytes
+            .unwrap_or_else(|| (share(16) / u64::from(consumers.max(1) + 1)).clamp(1 << 20, 64 << 20));
+        // What is left when the rest has its share, but for a reserve: allocators and connections take some, too.
+        let left = share(58).saturating_sub(block_bytes).saturating_sub(all_parts(part_bytes, uploads_in_flight));
         let limits = Self {
             memory_bytes,
             consumers,
             block_rows: request.block_rows.unwrap_or(131_072),
-            block_bytes: request
-                .block_bytes
-                .unwrap_or_else(|| (share(16) / u64::from(consumers.max(1) + 1)).clamp(1 << 20, 64 << 20)),
-            source_bytes: request.source_bytes.unwrap_or_else(|| share(24)),
+            block_bytes,
+            buffer_bytes: request.buffer_bytes.unwrap_or_else(|| left.max(block_bytes.saturating_mul(2))),
             part_bytes,
-            uploads_in_flight: request
-                .uploads_in_flight
-                .unwrap_or_else(|| u32::try_from((share(16) / part_bytes.max(1)).clamp(1, 16)).unwrap_or(1)),
+            uploads_in_flight,
         };
         let faults = limits.faults();
         if faults.is_empty() { Ok(limits) } else { Err(faults) }
     }
 
-    /// The most that the pipeline holds at once: what the reader, the queue and the consumers hold of the source, the
-    /// block that is being cut, one encoded block per consumer, the tail of the file and the parts in flight.
+    /// The most that the pipeline holds at once: messages and what is being encoded of them, the block that is being cut,
+    /// the tail of the file and the parts in flight.
     #[must_use]
     pub fn peak_bytes(&self) -> u64 {
-        [
-            self.source_bytes,
-            self.block_bytes.saturating_mul(u64::from(self.consumers) + 1),
-            self.part_bytes.saturating_mul(u64::from(self.uploads_in_flight) + 1),
-        ]
-        .into_iter()
-        .fold(0, u64::saturating_add)
+        self.buffer_bytes
+            .saturating_add(self.block_bytes)
+            .saturating_add(all_parts(self.part_bytes, self.uploads_in_flight))
     }
 
     fn faults(&self) -> Vec<(&'static str, String)> {
@@ -105,7 +105,7 @@ impl PipelineLimits {
             ("pipeline.consumers", u64::from(self.consumers)),
             ("pipeline.block_rows", u64::from(self.block_rows)),
             ("pipeline.block_size", self.block_bytes),
-            ("pipeline.source_buffer", self.source_bytes),
+            ("pipeline.buffer_size", self.buffer_bytes),
             ("pipeline.uploads_in_flight", u64::from(self.uploads_in_flight)),
         ] {
             if value == 0 {
@@ -116,15 +116,23 @@ impl PipelineLimits {
             faults
                 .push(("pipeline.part_size", format!("must be at least {}, S3's smallest part", size(MIN_PART_BYTES))));
         }
+        if self.buffer_bytes < self.block_bytes.saturating_mul(2) {
+            faults.push((
+                "pipeline.buffer_size",
+                format!(
+                    "must hold a block of {} twice, as it came and as it is written; lower block_size or raise memory_limit",
+                    size(self.block_bytes)
+                ),
+            ));
+        }
         if self.peak_bytes() > self.memory_bytes {
             faults.push((
                 "pipeline.memory_limit",
                 format!(
-                    "the pipeline may hold {} at once (source_buffer {} + {} blocks of {} + {} parts of {}), more than the limit of {}; \
+                    "the pipeline may hold {} at once (buffer_size {} + a block of {} + {} parts of {}), more than the limit of {}; \
                      raise memory_limit or lower the largest of these",
                     size(self.peak_bytes()),
-                    size(self.source_bytes),
-                    u64::from(self.consumers) + 1,
+                    size(self.buffer_bytes),
                     size(self.block_bytes),
                     u64::from(self.uploads_in_flight) + 1,
                     size(self.part_bytes),
@@ -134,6 +142,11 @@ impl PipelineLimits {
         }
         faults
     }
+}
+
+/// The parts in flight and the one that is being filled.
+fn all_parts(part_bytes: u64, uploads_in_flight: u32) -> u64 {
+    part_bytes.saturating_mul(u64::from(uploads_in_flight) + 1)
 }
 
 /// Bytes as a person reads them.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The name of no compression.
+const NO_CODEC: &str = "none";
+
 /// A file format with its compression: only pairs that exist can be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
@@ -56,7 +59,8 @@ impl Output {
         Self::JsonLines(JsonLinesCodec::Zstd),
     ];
 
-    /// The pair of a format's and a codec's configured names, or the sentence that says what would fit.
+    /// The pair of a format's and a codec's configured names, or the sentence that says what would fit. `none` is the same
+    /// as no name.
     ///
     /// # Errors
     /// A sentence for the user when the format is unknown or the codec doesn't fit it.
@@ -64,12 +68,13 @@ impl Output {
         if !Self::ALL.iter().any(|output| output.format_name() == format) {
             return Err(format!("file format {format} is not supported; use Parquet or JSONLines"));
         }
+        let compression = compression.filter(|name| *name != NO_CODEC);
         let fitting = Self::ALL.iter().filter(|output| output.format_name() == format).collect::<Vec<_>>();
         fitting.iter().find(|output| output.codec_name() == compression).map(|output| **output).ok_or_else(|| {
             let names = fitting.iter().filter_map(|output| output.codec_name()).collect::<Vec<_>>().join(", ");
             format!(
-                "compression {} is not supported for file format {format}; use one of {names}, or leave it out",
-                compression.unwrap_or("none")
+                "compression {} is not supported for file format {format}; use one of {names} or {NO_CODEC}",
+                compression.unwrap_or(NO_CODEC)
             )
         })
     }
@@ -139,6 +144,8 @@ mod tests {
     fn every_pair_is_found_by_its_names() {
         for output in Output::ALL {
             assert_eq!(Output::from_names(output.format_name(), output.codec_name()), Ok(output));
+            let name = output.codec_name().unwrap_or("none");
+            assert_eq!(Output::from_names(output.format_name(), Some(name)), Ok(output));
         }
     }
 
@@ -146,7 +153,7 @@ mod tests {
     fn says_what_would_fit() {
         assert_eq!(
             Output::from_names("JSONLines", Some("snappy")).expect_err("doesn't fit"),
-            "compression snappy is not supported for file format JSONLines; use one of gzip, brotli, zstd, or leave it out"
+            "compression snappy is not supported for file format JSONLines; use one of gzip, brotli, zstd or none"
         );
         assert!(Output::from_names("CSV", None).expect_err("unknown").contains("Parquet or JSONLines"));
     }

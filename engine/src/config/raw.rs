@@ -97,8 +97,8 @@ pub struct RawPipeline {
     pub block_rows: Option<u32>,
     /// The size at which a block closes.
     pub block_size: Option<RawSize>,
-    /// The most of the source's stream that is held.
-    pub source_buffer: Option<RawSize>,
+    /// The most that is held of the source's stream and of what is being written of it.
+    pub buffer_size: Option<RawSize>,
     /// The size of a part.
     pub part_size: Option<RawSize>,
     /// How many parts are uploaded at once.

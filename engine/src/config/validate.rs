@@ -281,7 +281,7 @@ impl Check {
             consumers: raw.consumers,
             block_rows: raw.block_rows,
             block_bytes: bytes(raw.block_size),
-            source_bytes: bytes(raw.source_buffer),
+            buffer_bytes: bytes(raw.buffer_size),
             part_bytes: bytes(raw.part_size),
             uploads_in_flight: raw.uploads_in_flight,
         };

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 
+use super::chunks::Chunks;
 use crate::sink::part_cutter::PartCutter;
 
 /// An empty last meta-block: ends the stream.
@@ -24,11 +25,11 @@ const QUALITY: i32 = 4;
 const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Compresses one block.
-pub(super) struct Encoder(CompressorWriter<Vec<u8>>);
+pub(super) struct Encoder(CompressorWriter<Chunks>);
 
 /// A compressed block that ends at a byte and is no stream's last.
 #[derive(Debug)]
-pub(super) struct BrotliBlock(Vec<u8>);
+pub(super) struct BrotliBlock(Chunks);
 
 impl Encoder {
     pub(super) fn new(is_first: bool) -> Self {
@@ -41,7 +42,7 @@ impl Encoder {
             use_dictionary: is_first,
             ..BrotliEncoderParams::default()
         };
-        Self(CompressorWriter::with_params(Vec::new(), BUFFER_BYTES, &params))
+        Self(CompressorWriter::with_params(Chunks::default(), BUFFER_BYTES, &params))
     }
 
     pub(super) fn finish(self) -> BrotliBlock {
@@ -70,8 +71,8 @@ impl BrotliFile {
         Self { cutter }
     }
 
-    pub(super) fn append(&mut self, block: &BrotliBlock) -> io::Result<()> {
-        self.cutter.write_all(&block.0)
+    pub(super) fn append(&mut self, block: BrotliBlock) -> io::Result<()> {
+        block.0.drain_to(&mut self.cutter)
     }
 
     pub(super) fn finish(&mut self) -> io::Result<()> {

@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use flate2::Compression;
 use flate2::write::DeflateEncoder;
 
+use super::chunks::Chunks;
 use crate::sink::part_cutter::PartCutter;
 
 /// The header of a member without name and time, so that the same rows make the same bytes.
@@ -23,7 +24,7 @@ const LEVEL: u32 = 4;
 
 /// Deflates one block.
 pub(super) struct Deflater {
-    encoder: DeflateEncoder<Vec<u8>>,
+    encoder: DeflateEncoder<Chunks>,
     checksum: crc32fast::Hasher,
     num_bytes: u64,
 }
@@ -31,14 +32,14 @@ pub(super) struct Deflater {
 /// A deflated block that ends at a byte and is no stream's last.
 #[derive(Debug)]
 pub(super) struct DeflatedBlock {
-    bytes: Vec<u8>,
+    bytes: Chunks,
     checksum: crc32fast::Hasher,
     num_bytes: u64,
 }
 
 impl Deflater {
     pub(super) fn new() -> Self {
-        let encoder = DeflateEncoder::new(Vec::new(), Compression::new(LEVEL));
+        let encoder = DeflateEncoder::new(Chunks::default(), Compression::new(LEVEL));
         Self { encoder, checksum: crc32fast::Hasher::new(), num_bytes: 0 }
     }
 
@@ -77,10 +78,10 @@ impl GzipFile {
         Ok(Self { cutter, checksum: crc32fast::Hasher::new(), num_bytes: 0 })
     }
 
-    pub(super) fn append(&mut self, block: &DeflatedBlock) -> io::Result<()> {
+    pub(super) fn append(&mut self, block: DeflatedBlock) -> io::Result<()> {
         self.checksum.combine(&block.checksum);
         self.num_bytes += block.num_bytes;
-        self.cutter.write_all(&block.bytes)
+        block.bytes.drain_to(&mut self.cutter)
     }
 
     pub(super) fn finish(&mut self) -> io::Result<()> {

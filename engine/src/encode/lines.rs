@@ -10,6 +10,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
 use super::brotli::{self, BrotliFile};
+use super::chunks::Chunks;
 use super::gzip::{self, DeflatedBlock, GzipFile};
 use super::json::JsonRows;
 use super::zstd::ZstdFile;
@@ -34,7 +35,7 @@ pub(super) struct EncodedLines {
 
 #[derive(Debug)]
 enum LinesBytes {
-    Text(Vec<u8>),
+    Text(Chunks),
     Deflated(DeflatedBlock),
     Brotli(BrotliBlock),
 }
@@ -62,7 +63,7 @@ impl LinesEncoder {
     pub(super) fn encode(&self, pieces: &[RecordBatch], block_index: u64) -> Result<EncodedLines> {
         let (bytes, num_lines) = match self.codec {
             JsonLinesCodec::Uncompressed | JsonLinesCodec::Zstd => {
-                let mut text = LineCounter::new(Vec::new());
+                let mut text = LineCounter::new(Chunks::default());
                 self.write_all(pieces, &mut text)?;
                 let (text, num_lines) = text.finish().map_err(cannot_compress)?;
                 (LinesBytes::Text(text), num_lines)
@@ -110,10 +111,10 @@ impl LinesFile {
     pub(super) fn append(&mut self, lines: EncodedLines) -> Result<()> {
         self.num_lines += lines.num_lines;
         match (&mut self.stream, lines.bytes) {
-            (LinesStream::Plain(cutter), LinesBytes::Text(text)) => cutter.write_all(&text),
-            (LinesStream::Zstd(file), LinesBytes::Text(text)) => file.append(&text),
-            (LinesStream::Gzip(file), LinesBytes::Deflated(block)) => file.append(&block),
-            (LinesStream::Brotli(file), LinesBytes::Brotli(block)) => file.append(&block),
+            (LinesStream::Plain(cutter), LinesBytes::Text(text)) => text.drain_to(cutter),
+            (LinesStream::Zstd(file), LinesBytes::Text(text)) => file.append(text),
+            (LinesStream::Gzip(file), LinesBytes::Deflated(block)) => file.append(block),
+            (LinesStream::Brotli(file), LinesBytes::Brotli(block)) => file.append(block),
             _ => return Err(Error::internal("a block was compressed for another codec than its file's")),
         }
         .map_err(cannot_compress)

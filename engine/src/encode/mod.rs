@@ -4,6 +4,7 @@
 //! made, in block order, and ends the file. Does not own numbers or uploads of parts.
 
 mod brotli;
+mod chunks;
 mod gzip;
 mod json;
 mod json_text;
@@ -110,9 +111,9 @@ impl BlockEncoder {
     pub(crate) fn encode(&self, block: Block) -> Result<EncodedBlock> {
         let mut first_row = block.first_row;
         let mut repaired_values = 0;
-        let mut pieces = Vec::with_capacity(block.pieces.len());
-        for piece in &block.pieces {
-            let (rows, repaired) = conform(&piece.rows, &self.layout.schema, self.layout.invalid_utf8, first_row)?;
+        let mut pieces = Vec::new();
+        for rows in block.pieces.iter() {
+            let (rows, repaired) = conform(rows, &self.layout.schema, self.layout.invalid_utf8, first_row)?;
             first_row += rows.num_rows() as u64;
             repaired_values += repaired;
             pieces.push(rows);

@@ -2,11 +2,12 @@
 //!
 //! The library cuts its input into jobs of one size, so the frame's bytes don't depend on the number of threads.
 
-use std::io::{self, Write};
+use std::io;
 
 use zstd::stream::raw::CParameter;
 use zstd::stream::write::Encoder;
 
+use super::chunks::Chunks;
 use crate::sink::part_cutter::PartCutter;
 
 /// The level of compression.
@@ -38,8 +39,8 @@ impl ZstdFile {
         Ok(Self { encoder })
     }
 
-    pub(super) fn append(&mut self, text: &[u8]) -> io::Result<()> {
-        self.encoder.write_all(text)
+    pub(super) fn append(&mut self, text: Chunks) -> io::Result<()> {
+        text.drain_to(&mut self.encoder)
     }
 
     pub(super) fn finish(&mut self) -> io::Result<()> {

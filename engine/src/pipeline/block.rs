@@ -3,13 +3,15 @@
 //! Owns the rule where a block ends. The rule looks at rows alone, so that the same rows make the same blocks whatever
 //! batches they came in.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
 
 use super::budget::BytePermit;
-use super::row_size::row_sizes;
+use super::pieces::Pieces;
+use super::row_size::{largest_column, row_sizes};
 
 /// Consecutive rows that one consumer encodes.
 #[derive(Debug)]
@@ -18,26 +20,30 @@ pub(crate) struct Block {
     pub(crate) index: u64,
     /// The number of its first row within the run, from 0.
     pub(crate) first_row: u64,
-    /// Its rows, as slices of the batches they came in.
-    pub(crate) pieces: Vec<Piece>,
+    /// Its rows.
+    pub(crate) pieces: Pieces,
     /// Its number of rows, never 0.
     pub(crate) num_rows: usize,
+    /// Its values, and what the format adds. Unit: bytes.
+    pub(crate) num_bytes: u64,
+    /// Its largest row.
+    pub(crate) largest: LargestRow,
 }
 
-/// Rows of one batch, with the right to hold the whole batch's memory.
-#[derive(Debug, Clone)]
-pub(crate) struct Piece {
-    /// The rows.
-    pub(crate) rows: RecordBatch,
-    /// Shared with the other pieces of the same message: all of them keep its buffer alive. `None` for rows that were
-    /// copied out of their message.
-    permit: Option<Arc<BytePermit>>,
+/// A row, by its place within a block or, in an error, within the run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LargestRow {
+    /// Its number, from 0.
+    pub(crate) row: u64,
+    /// Its size. Unit: bytes.
+    pub(crate) num_bytes: u64,
 }
 
 /// Cuts the stream of rows into blocks.
 ///
 /// # Invariants
-/// A block ends at `max_rows` rows, or with the first row that brings its bytes of values to `max_bytes`.
+/// A block ends at `max_rows` rows, or before the row that would bring its bytes of values over `max_bytes`: only a row
+/// that is larger makes a larger block, and it is alone in it.
 #[derive(Debug)]
 pub(crate) struct BlockCutter {
     max_rows: usize,
@@ -50,9 +56,42 @@ pub(crate) struct BlockCutter {
 
 #[derive(Debug, Default)]
 struct OpenBlock {
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     num_rows: usize,
     num_bytes: u64,
+    largest: LargestRow,
+}
+
+impl OpenBlock {
+    /// Counts the next row.
+    const fn count(&mut self, row: LargestRow, num_bytes: u64) {
+        if row.num_bytes > self.largest.num_bytes {
+            self.largest = row;
+        }
+        self.num_rows += 1;
+        self.num_bytes += num_bytes;
+    }
+}
+
+impl Block {
+    /// What it takes besides the messages that its rows came in: the encoded bytes, another copy of a row while it is
+    /// written, with half as much again since a compressor's output grows, and rows that were copied. Unit: bytes.
+    pub(crate) const fn cost_bytes(&self) -> u64 {
+        let row = self.largest.num_bytes.saturating_add(self.largest.num_bytes / 2);
+        self.num_bytes.saturating_add(row).saturating_add(self.pieces.copied_bytes())
+    }
+
+    /// The largest row's largest column and its size in bytes.
+    pub(crate) fn largest_column(&self) -> (String, u64) {
+        let mut row = usize::try_from(self.largest.row).unwrap_or(0);
+        for rows in self.pieces.iter() {
+            if row < rows.num_rows() {
+                return largest_column(&rows.slice(row, 1));
+            }
+            row -= rows.num_rows();
+        }
+        (String::new(), 0)
+    }
 }
 
 impl BlockCutter {
@@ -62,49 +101,61 @@ impl BlockCutter {
     }
 
     /// Takes a batch and returns the blocks that it completes.
-    pub(crate) fn push(&mut self, batch: &RecordBatch, permit: BytePermit) -> Vec<Block> {
+    ///
+    /// # Errors
+    /// When rows of small messages can't be copied together.
+    pub(crate) fn push(&mut self, batch: &RecordBatch, permit: BytePermit) -> Result<Vec<Block>, ArrowError> {
         let permit = Arc::new(permit);
         let mut blocks = Vec::new();
         let mut start = 0;
         for (row, size) in row_sizes(batch).into_iter().enumerate() {
-            self.open.num_rows += 1;
-            self.open.num_bytes += size + self.row_overhead;
+            let num_bytes = size + self.row_overhead;
+            if self.open.num_rows > 0 && self.open.num_bytes + num_bytes > self.max_bytes {
+                blocks.extend(self.close(batch, start..row, &permit)?);
+                start = row;
+            }
+            self.open.count(LargestRow { row: self.open.num_rows as u64, num_bytes: size }, num_bytes);
             if self.open.num_rows >= self.max_rows || self.open.num_bytes >= self.max_bytes {
-                self.open
-                    .pieces
-                    .push(Piece { rows: batch.slice(start, row + 1 - start), permit: Some(Arc::clone(&permit)) });
-                blocks.extend(self.close());
+                blocks.extend(self.close(batch, start..row + 1, &permit)?);
                 start = row + 1;
             }
         }
-        if start < batch.num_rows() {
-            self.open.pieces.push(Piece { rows: batch.slice(start, batch.num_rows() - start), permit: Some(permit) });
-        }
-        blocks
+        self.open.pieces.push(batch, start..batch.num_rows(), &permit)?;
+        Ok(blocks)
     }
 
     /// The last block, if rows are left.
     pub(crate) fn finish(mut self) -> Option<Block> {
-        self.close()
+        self.take_block()
+    }
+
+    /// The size at which a block closes. Unit: bytes.
+    pub(crate) const fn max_bytes(&self) -> u64 {
+        self.max_bytes
     }
 
     /// The memory of the messages that the open block's rows came in. Unit: bytes.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.open.pieces.iter().filter_map(|piece| piece.permit.as_ref()).map(|permit| permit.num_bytes()).sum()
+        self.open.pieces.held_bytes()
     }
 
     /// Copies the open block's rows, less than `max_bytes` of them, out of their messages and gives those back.
-    pub(crate) fn compact(&mut self) -> Result<(), ArrowError> {
-        let Some(first) = self.open.pieces.first() else { return Ok(()) };
-        let rows = arrow_select::concat::concat_batches(
-            &first.rows.schema(),
-            self.open.pieces.iter().map(|piece| &piece.rows),
-        )?;
-        self.open.pieces = vec![Piece { rows, permit: None }];
-        Ok(())
+    pub(crate) fn copy_out(&mut self) -> Result<(), ArrowError> {
+        self.open.pieces.copy_out()
     }
 
-    fn close(&mut self) -> Option<Block> {
+    /// Ends the open block with these rows of a batch.
+    fn close(
+        &mut self,
+        batch: &RecordBatch,
+        rows: Range<usize>,
+        permit: &Arc<BytePermit>,
+    ) -> Result<Option<Block>, ArrowError> {
+        self.open.pieces.push(batch, rows, permit)?;
+        Ok(self.take_block())
+    }
+
+    fn take_block(&mut self) -> Option<Block> {
         let open = std::mem::take(&mut self.open);
         if open.num_rows == 0 {
             return None;
@@ -114,6 +165,8 @@ impl BlockCutter {
             first_row: self.next_first_row,
             pieces: open.pieces,
             num_rows: open.num_rows,
+            num_bytes: open.num_bytes,
+            largest: open.largest,
         };
         self.next_index += 1;
         self.next_first_row += open.num_rows as u64;
@@ -141,31 +194,16 @@ mod tests {
         let mut blocks = Vec::new();
         for chunk in texts.chunks(batch_rows) {
             let permit = runtime.block_on(budget.acquire(1)).expect("fits");
-            blocks.extend(cutter.push(&batch(chunk), permit));
-            cutter.compact().expect("copies");
+            blocks.extend(cutter.push(&batch(chunk), permit).expect("is taken"));
+            if chunk.len() % 2 == 0 {
+                cutter.copy_out().expect("copies");
+            }
         }
-        assert_eq!(
-            budget.held(),
-            blocks
-                .iter()
-                .flat_map(|block| &block.pieces)
-                .fold(Vec::new(), |mut seen, piece| {
-                    let permit = piece.permit.as_ref().map(Arc::as_ptr);
-                    if let Some(permit) = permit
-                        && !seen.contains(&permit)
-                    {
-                        seen.push(permit);
-                    }
-                    seen
-                })
-                .len() as u64
-                * 1024
-        );
         blocks.extend(cutter.finish());
         let mut next_row = 0;
         for (index, block) in blocks.iter().enumerate() {
             assert_eq!((block.index, block.first_row), (index as u64, next_row));
-            assert_eq!(block.num_rows, block.pieces.iter().map(|piece| piece.rows.num_rows()).sum::<usize>());
+            assert_eq!(block.num_rows, block.pieces.iter().map(RecordBatch::num_rows).sum::<usize>());
             next_row += block.num_rows as u64;
         }
         blocks.iter().map(|block| block.num_rows).collect()

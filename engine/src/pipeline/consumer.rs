@@ -40,7 +40,7 @@ impl S3Consumer {
     /// # Errors
     /// The encoder's, and `Cancelled` when another task of the group failed.
     pub(crate) async fn run(self, queue: async_channel::Receiver<QueuedBlock>) -> Result<()> {
-        while let Ok(QueuedBlock { block, turn }) = self.group.unless_stopped(queue.recv()).await? {
+        while let Ok(QueuedBlock { block, cost, turn }) = self.group.unless_stopped(queue.recv()).await? {
             self.progress.block_taken();
             let encoder = Arc::clone(&self.encoder);
             let encoded = self.group.unless_stopped(self.cpu.run(move || encoder.encode(block))).await??;
@@ -49,6 +49,8 @@ impl S3Consumer {
             for part in parts {
                 self.start_upload(part).await?;
             }
+            // Its bytes are in parts that have permits now, or in the file's tail.
+            drop(cost);
             // The next block's consumer may be gone, when the group is stopping.
             let _unheard = next.send(());
         }

@@ -18,6 +18,7 @@ pub(crate) mod budget;
 pub(crate) mod consumer;
 pub(crate) mod cpu;
 pub(crate) mod group;
+pub(crate) mod pieces;
 pub(crate) mod producer;
 pub mod progress;
 mod row_size;

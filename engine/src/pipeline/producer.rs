@@ -3,13 +3,16 @@
 use std::future::Future;
 
 use arrow_array::RecordBatch;
+use arrow_schema::ArrowError;
+use bytesize::ByteSize;
 use tokio::sync::oneshot;
 
 use super::block::{Block, BlockCutter};
-use super::budget::ByteBudget;
+use super::budget::{ByteBudget, BytePermit};
 use super::group::TaskGroup;
 use super::progress::Progress;
 use crate::error::{Error, Result};
+use crate::source::oversized::LargestValue;
 use crate::source::reader::ArrowStreamReader;
 
 /// Where record batches come from, each announced with its size.
@@ -19,6 +22,10 @@ pub(crate) trait BatchSource: Send + 'static {
 
     /// The batch that was announced.
     fn next_batch(&mut self) -> impl Future<Output = Result<RecordBatch>> + Send;
+
+    /// The largest value of the batch that was announced, found without holding the batch; `None` where it can't be told.
+    /// The batch is lost.
+    fn largest_value(&mut self) -> impl Future<Output = Option<LargestValue>> + Send;
 }
 
 impl BatchSource for ArrowStreamReader {
@@ -29,12 +36,18 @@ impl BatchSource for ArrowStreamReader {
     fn next_batch(&mut self) -> impl Future<Output = Result<RecordBatch>> + Send {
         Self::next_batch(self)
     }
+
+    fn largest_value(&mut self) -> impl Future<Output = Option<LargestValue>> + Send {
+        Self::largest_value(self)
+    }
 }
 
 /// A block on its way to a consumer, with its place in the order of appending.
 #[derive(Debug)]
 pub(crate) struct QueuedBlock {
     pub(crate) block: Block,
+    /// The right to hold what it costs, until its parts are on their way.
+    pub(crate) cost: BytePermit,
     pub(crate) turn: Turn,
 }
 
@@ -57,6 +70,10 @@ impl Turn {
 }
 
 /// Reads a source to its clean end.
+///
+/// # Invariants
+/// It alone takes from the budget, in the order of the stream: for each message before it is read, and for each block's
+/// encoding before it is queued. So whoever holds some never waits for more, and the budget always comes free again.
 #[derive(Debug)]
 pub(crate) struct Producer<'a> {
     pub(crate) budget: &'a ByteBudget,
@@ -80,44 +97,82 @@ impl Producer<'_> {
         let mut num_rows = 0;
         while let Some(size) = self.group.unless_stopped(source.next_size()).await?? {
             let size = size as u64;
-            if !self.budget.fits_beside(cutter.held_bytes(), size) {
-                cutter
-                    .compact()
-                    .map_err(|error| Error::data(format!("a block can't be copied: {error}")).with_source(error))?;
+            // Beside the message there must be room for encoding a block of it.
+            let encoding = size.min(cutter.max_bytes());
+            if !self.budget.fits_beside(encoding, size) {
+                let largest = self.group.unless_stopped(source.largest_value()).await?;
+                return Err(self.message_too_large(size, num_rows, largest));
             }
-            let permit = self
-                .group
-                .unless_stopped(self.budget.acquire(size))
-                .await?
-                .ok_or_else(|| self.too_large(size, num_rows))?;
+            if !self.budget.fits_beside(cutter.held_bytes().saturating_add(encoding), size) {
+                cutter.copy_out().map_err(cannot_copy)?;
+            }
+            let acquired = self.group.unless_stopped(self.budget.acquire(size)).await?;
+            let permit = acquired.ok_or_else(|| self.message_too_large(size, num_rows, None))?;
             let batch = self.group.unless_stopped(source.next_batch()).await??;
             num_rows += batch.num_rows() as u64;
             self.progress.add_read(batch.num_rows() as u64, size);
-            for block in cutter.push(&batch, permit) {
-                turn = self.queue(block, turn).await?;
+            for block in cutter.push(&batch, permit).map_err(cannot_copy)? {
+                turn = self.queue(block, size, turn).await?;
             }
         }
         if let Some(block) = cutter.finish() {
-            self.queue(block, turn).await?;
+            self.queue(block, 0, turn).await?;
         }
         Ok(num_rows)
     }
 
-    /// Queues a block that waits for `mine`; returns what the block after it waits for.
-    async fn queue(&self, block: Block, mine: oneshot::Receiver<()>) -> Result<oneshot::Receiver<()>> {
+    /// Queues a block that waits for `mine`; returns what the block after it waits for. `message` is the size of the
+    /// message that ended it, which later blocks may need as well.
+    async fn queue(
+        &self,
+        mut block: Block,
+        message: u64,
+        mine: oneshot::Receiver<()>,
+    ) -> Result<oneshot::Receiver<()>> {
+        if !self.fits(&block, message) {
+            block.pieces.copy_out_older().map_err(cannot_copy)?;
+        }
+        if !self.fits(&block, message) {
+            return Err(self.block_too_large(&block, message));
+        }
+        let acquired = self.group.unless_stopped(self.budget.acquire(block.cost_bytes())).await?;
+        let cost = acquired.ok_or_else(|| self.block_too_large(&block, message))?;
         let (next, after) = oneshot::channel();
-        let queued = QueuedBlock { block, turn: Turn { mine, next } };
+        let queued = QueuedBlock { block, cost, turn: Turn { mine, next } };
         self.progress.block_queued();
         self.group.unless_stopped(self.queue.send(queued)).await?.map_err(|_closed| Error::cancelled())?;
         Ok(after)
     }
 
-    fn too_large(&self, size: u64, rows_before: u64) -> Error {
-        Error::data(format!(
-            "the rows after row {rows_before} came as one message of {}, more than the {} that the reader may hold; lower the setting \
-             max_block_size in source.settings, or raise pipeline.memory_limit or pipeline.source_buffer",
-            bytesize::ByteSize::b(size),
-            bytesize::ByteSize::b(self.budget.capacity())
-        ))
+    /// Whether what a block costs can be had beside the messages that it and the blocks after it need.
+    fn fits(&self, block: &Block, message: u64) -> bool {
+        self.budget.fits_beside(block.pieces.held_bytes().max(message), block.cost_bytes())
     }
+
+    fn block_too_large(&self, block: &Block, message: u64) -> Error {
+        let (column, num_bytes) = block.largest_column();
+        let value = LargestValue { row: block.largest.row, column, num_bytes };
+        self.message_too_large(block.pieces.held_bytes().max(message), block.first_row, Some(value))
+    }
+
+    fn message_too_large(&self, size: u64, rows_before: u64, largest: Option<LargestValue>) -> Error {
+        let capacity = ByteSize::b(self.budget.capacity());
+        Error::data(match largest {
+            Some(LargestValue { row, column, num_bytes }) if num_bytes > size / 2 => format!(
+                "row {} is too large: its column `{column}` has {}, and a run may hold {capacity} of rows as they came and as they are \
+                 written; raise pipeline.memory_limit, or leave the row out",
+                rows_before + row + 1,
+                ByteSize::b(num_bytes),
+            ),
+            _ => format!(
+                "the rows after row {rows_before} came as one message of {}, and a run may hold {capacity} of rows as they came and as \
+                 they are written; lower the setting max_block_size in source.settings, or raise pipeline.memory_limit",
+                ByteSize::b(size),
+            ),
+        })
+    }
+}
+
+fn cannot_copy(error: ArrowError) -> Error {
+    Error::data(format!("a block can't be copied: {error}")).with_source(error)
 }

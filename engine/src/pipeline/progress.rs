@@ -36,7 +36,7 @@ pub struct ProgressSnapshot {
     /// Blocks in the queue now.
     #[serde(default)]
     pub queued_blocks: u64,
-    /// Bytes of the source held now, in the reader, the queue and the consumers' hands.
+    /// Bytes held now of the source and of what is being encoded, in the reader, the queue and the consumers' hands.
     #[serde(default)]
     pub held_bytes: u64,
 }

@@ -16,6 +16,17 @@ pub(crate) fn row_sizes(batch: &RecordBatch) -> Vec<u64> {
     sizes
 }
 
+/// The column that holds most of a batch, and its bytes.
+pub(crate) fn largest_column(batch: &RecordBatch) -> (String, u64) {
+    let schema = batch.schema();
+    let sized = batch.columns().iter().zip(schema.fields()).map(|(column, field)| {
+        let mut sizes = vec![0; batch.num_rows()];
+        add_sizes(column.as_ref(), &mut sizes);
+        (field.name().clone(), sizes.iter().sum::<u64>())
+    });
+    sized.max_by_key(|(_, num_bytes)| *num_bytes).unwrap_or_default()
+}
+
 fn add_sizes(array: &dyn Array, sizes: &mut [u64]) {
     match array.data_type() {
         DataType::Binary => add_offsets(array.as_binary::<i32>().value_offsets(), sizes),

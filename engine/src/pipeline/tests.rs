@@ -20,6 +20,7 @@ use crate::error::ErrorKind;
 use crate::history::History;
 use crate::run::Unfenced;
 use crate::sink::object::{PartNumber, UploadedPart};
+use crate::source::oversized::LargestValue;
 use crate::stop::Stop;
 
 /// A store that answers late and out of order, from a seed, and may fail one part.
@@ -107,6 +108,10 @@ impl BatchSource for Batches {
     async fn next_batch(&mut self) -> Result<RecordBatch> {
         self.batches.next().ok_or_else(|| Error::internal("no more batches"))
     }
+
+    async fn largest_value(&mut self) -> Option<LargestValue> {
+        None
+    }
 }
 
 fn schema() -> SchemaRef {
@@ -153,7 +158,7 @@ struct Setup {
     part_bytes: u64,
     block_bytes: u64,
     block_rows: u32,
-    source_bytes: u64,
+    buffer_bytes: u64,
     sink: Arc<SlowSink>,
     stop: Stop,
     earlier: Earlier,
@@ -177,7 +182,7 @@ impl Setup {
             part_bytes: 700,
             block_bytes: 900,
             block_rows: 40,
-            source_bytes: 16 << 10,
+            buffer_bytes: 32 << 10,
             sink: Arc::new(sink),
             stop: Stop::new(),
             earlier: Earlier(0),
@@ -197,7 +202,7 @@ impl Setup {
                 consumers: self.consumers,
                 block_rows: self.block_rows,
                 block_bytes: self.block_bytes,
-                source_bytes: self.source_bytes,
+                buffer_bytes: self.buffer_bytes,
                 part_bytes: self.part_bytes,
                 uploads_in_flight: 2,
             },
@@ -205,7 +210,7 @@ impl Setup {
             write_empty: true,
             sink: Arc::<SlowSink>::clone(&self.sink),
             cpu: CpuPool::new(2).expect("threads"),
-            budget: ByteBudget::new(self.source_bytes),
+            budget: ByteBudget::new(self.buffer_bytes),
             context: RunContext {
                 stop: self.stop.clone(),
                 progress: Arc::default(),
@@ -378,7 +383,7 @@ fn large_blocks_do_not_depend_on_messages_either() {
     for output in Output::ALL {
         let objects = [70_000, 8_192, 8_000, 333].map(|batch_rows| {
             let mut setup = Setup::new(output, SlowSink::default());
-            (setup.block_rows, setup.block_bytes, setup.part_bytes, setup.source_bytes) =
+            (setup.block_rows, setup.block_bytes, setup.part_bytes, setup.buffer_bytes) =
                 (50_000, 1 << 30, 1 << 20, 16 << 20);
             in_runtime(setup.run(batches(&texts, batch_rows))).expect("succeeds");
             setup.object().expect("published")
@@ -410,7 +415,8 @@ fn an_order_to_stop_is_obeyed_before_publishing() {
 #[test]
 fn a_message_larger_than_the_budget_is_refused_with_the_knob() {
     let setup = Setup::new(Output::JsonLines(JsonLinesCodec::Uncompressed), SlowSink::default());
-    let error = in_runtime(setup.run(batches(&some_texts(), 400))).expect_err("too large");
+    let texts = (0..600).map(|number| Some(format!("row {number}"))).collect::<Vec<_>>();
+    let error = in_runtime(setup.run(batches(&texts, 600))).expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::Data);
     assert!(error.message().contains("max_block_size"), "{error}");
 }
@@ -427,6 +433,37 @@ fn fewer_rows_than_an_earlier_attempt_read_publish_nothing() {
         if let Err(error) = result {
             assert_eq!(error.kind(), ErrorKind::Data);
             assert!(error.message().contains("10 rows now") && error.message().contains("read 11"), "{error}");
+        }
+    }
+}
+
+/// One row may be larger than every block and part, but not than what a run may hold; then it is named.
+#[test]
+fn a_row_that_cannot_be_held_is_named_and_passes_with_more_memory() {
+    let mut texts = some_texts();
+    texts[120] = Some("x".repeat(20_000));
+    let setup = |buffer_bytes| Setup { buffer_bytes, ..Setup::new(PLAIN, SlowSink::default()) };
+    let error = in_runtime(setup(32 << 10).run(batches(&texts, 10))).expect_err("too large");
+    assert_eq!(error.kind(), ErrorKind::Data);
+    assert!(error.message().starts_with("row 121 is too large: its column `text` has 19.5 KiB"), "{error}");
+    assert!(error.message().ends_with("raise pipeline.memory_limit, or leave the row out"), "{error}");
+
+    let enough = setup(64 << 10);
+    assert_eq!(in_runtime(enough.run(batches(&texts, 10))).expect("fits").num_rows, 400);
+    assert_holds(PLAIN, &enough.object().expect("published"), &texts);
+}
+
+/// Large rows anywhere, one after the other, and little to hold them in: everybody gets what they wait for.
+#[test]
+fn large_rows_never_make_the_pipeline_wait_for_itself() {
+    for (consumers, distance) in [(1, 1), (8, 1), (8, 3), (3, 50)] {
+        let texts = (0..200)
+            .map(|row| Some("y".repeat(if row % distance == 0 { 9_000 + row } else { row })))
+            .collect::<Vec<_>>();
+        for batch_rows in [1, 2, 7] {
+            let output = Output::Parquet(crate::config::output::ParquetCodec::Zstd);
+            let setup = Setup { consumers, buffer_bytes: 40 << 10, ..Setup::new(output, SlowSink::default()) };
+            assert_eq!(in_runtime(setup.run(batches(&texts, batch_rows))).expect("succeeds").num_rows, 200);
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod control;
 pub mod error_code;
 pub mod exception;
 pub mod failure;
+pub(crate) mod oversized;
 pub mod reader;
 pub mod stream;
 pub mod transport;

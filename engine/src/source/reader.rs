@@ -14,12 +14,17 @@ use arrow_schema::{ArrowError, Schema, SchemaRef};
 
 use super::body::Body;
 use super::failure::Symptom;
+use super::oversized::{LargestText, LargestValue};
 use crate::error::{Error, Result};
 
 /// What every message begins with.
 ///
 /// Source: <https://arrow.apache.org/docs/format/Columnar.html#encapsulated-message-format>.
 const CONTINUATION: [u8; 4] = [0xff; 4];
+
+/// What an array takes besides its values. Unit: bytes, rounded up. It counts where a message has many columns and few
+/// rows.
+const ARRAY_BYTES: usize = 512;
 
 /// The largest metadata of one message that is taken for real. Unit: bytes; a thousand columns need about 100 KiB.
 const MAX_METADATA_BYTES: usize = 16 * 1024 * 1024;
@@ -61,11 +66,11 @@ impl ArrowStreamReader {
         &self.schema
     }
 
-    /// The body's size of the next message, before it is read. `None` only after the end marker *and* the clean end of
+    /// What the next message will take, before it is read. `None` only after the end marker *and* the clean end of
     /// the response.
     ///
     /// # Units
-    /// Bytes of the message's body, which is what the decoded batch will hold.
+    /// Bytes of the message's body, which the decoded batch will hold, and of the batch's arrays themselves.
     ///
     /// # Errors
     /// The server's exception; `SourceUnavailable` for a stream that broke off; `Data` for one that isn't Arrow.
@@ -83,7 +88,22 @@ impl ArrowStreamReader {
             Err(error) => return Err(self.body.exception().await.unwrap_or(error)),
         };
         self.pending = Some(PendingMessage { metadata, body_num_bytes });
-        Ok(Some(body_num_bytes))
+        Ok(Some(body_num_bytes + self.schema.fields().len() * ARRAY_BYTES))
+    }
+
+    /// Looks for the largest value of the message that [`next_size`](Self::next_size) announced, and holds no more of it
+    /// than one column's offsets. The message is lost, and the reader with it.
+    pub(crate) async fn largest_value(&mut self) -> Option<LargestValue> {
+        let pending = self.pending.take()?;
+        let text = LargestText::find(&pending.metadata, &self.schema)?;
+        if text.offsets.end > pending.body_num_bytes {
+            return None;
+        }
+        let what = "a record batch";
+        self.body.read_pieces(text.offsets.start, what, |_skipped| {}).await.ok()?;
+        let mut offsets = vec![0; text.offsets.len()];
+        self.body.read_exact(&mut offsets, what).await.ok()?;
+        text.value(&offsets)
     }
 
     /// Reads and decodes the message that [`next_size`](Self::next_size) announced.

@@ -108,7 +108,7 @@ pipeline:
   consumers: ${N}
   block_rows: 1000
   block_size: 1 MiB
-  source_buffer: 67108864
+  buffer_size: 67108864
   part_size: 8MiB
   uploads_in_flight: 2
 activity:
@@ -189,7 +189,7 @@ destination.bucket: the environment variable NOPE is not set; set it, or write $
   |           ^^^^^^^
 
 destination.compression: compression snappy is not supported for file format JSONLines; use one of gzip, brotli, \
-zstd, or leave it out
+zstd or none
   --> export.yaml:10:16
    |
 10 |   compression: snappy
