@@ -123,7 +123,9 @@ impl Activities {
     async fn insert(&self, context: &ActivityContext, input: &InsertInput) -> Result<InsertOutput, ActivityError> {
         let attempt = context.info().attempt;
         let stop = Stop::new();
-        let progress = Arc::new(Progress::new());
+        let history = RecordedHistory::with_heartbeats(&self.parts.store, &input.run.run_id, context);
+        // It stays in this attempt's heartbeats until it is aborted, so that it can't be forgotten.
+        let progress = Arc::new(Progress::with_leftover(history.leftover_upload()));
         let lease = Lease::new(LeaseParts {
             task: (self.parts.tasks)(context),
             observer: Arc::clone(&self.parts.observer),
@@ -133,7 +135,6 @@ impl Activities {
             progress: Arc::clone(&progress),
         });
         let _keeper = lease.keep();
-        let history = RecordedHistory::with_heartbeats(&self.parts.store, &input.run.run_id, context);
         let surroundings = Attempt {
             context,
             shutdown: &self.parts.shutdown,

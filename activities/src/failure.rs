@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn only_a_cancellation_that_the_server_asked_for_is_one() {
-        let progress = RunProgress::default();
-        assert!(matches!(to_activity_error(&Error::cancelled(), progress, true), ActivityError::Cancelled { .. }));
-        assert!(matches!(to_activity_error(&Error::cancelled(), progress, false), ActivityError::Application(_)));
-        assert!(matches!(to_activity_error(&Error::data("bad"), progress, true), ActivityError::Application(_)));
+        let progress = RunProgress::default;
+        assert!(matches!(to_activity_error(&Error::cancelled(), progress(), true), ActivityError::Cancelled { .. }));
+        assert!(matches!(to_activity_error(&Error::cancelled(), progress(), false), ActivityError::Application(_)));
+        assert!(matches!(to_activity_error(&Error::data("bad"), progress(), true), ActivityError::Application(_)));
     }
 }

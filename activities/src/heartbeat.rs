@@ -101,6 +101,7 @@ impl Lease {
             bytes_written: now.bytes_written,
             parts_written: now.parts_written,
             retries: now.retries,
+            open_upload: self.progress.open_upload().borrow().as_deref().map(str::to_owned),
         }
     }
 
@@ -129,10 +130,16 @@ impl Lease {
     }
 
     async fn beat_for_ever(&self) {
+        let mut upload = self.progress.open_upload();
         loop {
             self.task.record(self.details()).await;
             self.beat().await;
-            tokio::time::sleep(self.pause()).await;
+            tokio::select! {
+                () = tokio::time::sleep(self.pause()) => {}
+                // The server is to know of an upload before anything can happen to this process. The sender lives as long
+                // as the lease.
+                _ = upload.changed() => {}
+            }
         }
     }
 

@@ -17,22 +17,26 @@ pub struct RecordedHistory {
     store: RunStore,
     run_id: String,
     /// What the last heartbeat of an earlier attempt says, where it survived.
-    heartbeat_rows: u64,
+    heartbeat: RunProgress,
 }
 
 impl RecordedHistory {
     /// What the record alone remembers.
     #[must_use]
     pub fn new(store: &RunStore, run_id: &str) -> Self {
-        Self { store: store.clone(), run_id: run_id.to_owned(), heartbeat_rows: 0 }
+        Self { store: store.clone(), run_id: run_id.to_owned(), heartbeat: RunProgress::default() }
     }
 
     /// What the record remembers, which may be another host's, and the last heartbeat of an earlier attempt.
     pub(crate) fn with_heartbeats(store: &RunStore, run_id: &str, context: &ActivityContext) -> Self {
         let details = context.heartbeat_details().deserialize::<RunProgress>();
         // Details of another shape are of another program, or of another version of this one.
-        let heartbeat_rows = details.ok().flatten().map_or(0, |progress| progress.rows_read);
-        Self { heartbeat_rows, ..Self::new(store, run_id) }
+        Self { heartbeat: details.ok().flatten().unwrap_or_default(), ..Self::new(store, run_id) }
+    }
+
+    /// The upload that the earlier attempt had open when it was last heard of.
+    pub(crate) fn leftover_upload(&self) -> Option<&str> {
+        self.heartbeat.open_upload.as_deref()
     }
 
     /// Remembers what an attempt has read that failed. It takes no longer than a few seconds, and doesn't fail.
@@ -52,7 +56,7 @@ impl History for RecordedHistory {
                 tracing::warn!(run = self.run_id, why, "the record of earlier attempts can't be read");
                 0
             });
-            recorded.max(self.heartbeat_rows)
+            recorded.max(self.heartbeat.rows_read)
         })
     }
 }

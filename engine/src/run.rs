@@ -18,7 +18,7 @@ use crate::sink::client::S3Client;
 use crate::sink::existing::{Existing, find_existing};
 use crate::sink::key::object_key;
 use crate::sink::metadata::Ownership;
-use crate::sink::s3_object::{ObjectSpec, S3Object};
+use crate::sink::s3_object::{Aborted, ObjectSpec, S3Object};
 use crate::source::control;
 use crate::source::stream::PlannedQuery;
 use crate::source::transport::Transport;
@@ -224,8 +224,27 @@ async fn prepare(
     }
     // What lies there now may only change by us: an attempt that a successor has overtaken is refused by the store.
     spec.precondition = found.precondition();
-    let object = S3Object::new(client, spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
+    let new_object =
+        || S3Object::new(client.clone(), spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
+    let leftover = context.progress.open_upload().borrow().clone();
+    if let Some(upload_id) = leftover {
+        abort_leftover(&new_object().with_upload(&upload_id)).await;
+    }
+    let object = new_object();
     Ok(Prepared { query, object, spec, replaces: matches!(found, Existing::Object(_)) })
+}
+
+/// Aborts what an earlier attempt left open. If that attempt still lives, unheard, it can't publish any more. The run goes
+/// on without it.
+async fn abort_leftover(object: &S3Object) {
+    let uri = object.spec().uri();
+    match object.abort_upload().await {
+        Ok(Aborted::Nothing | Aborted::Done) => tracing::info!(uri, "the earlier attempt's upload is aborted"),
+        Ok(Aborted::Denied(upload_id)) => {
+            tracing::warn!(uri, upload_id, "the credentials may not abort the earlier attempt's upload");
+        }
+        Err(error) => tracing::warn!(uri, ?error, "the earlier attempt's upload could not be aborted"),
+    }
 }
 
 /// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.

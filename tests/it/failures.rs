@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
+use engine::config::output::{JsonLinesCodec, Output};
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind};
 use engine::run::{Engine, RunIdentity};
@@ -10,7 +10,7 @@ use engine::source::control;
 use engine::source::transport::{Request, Transport};
 use engine::stop::Stop;
 
-use crate::exports::{self, STORES, Table};
+use crate::exports::{self, STORES};
 use crate::services::Bucket;
 use crate::tls_proxy::{Certificate, TlsProxy};
 
@@ -183,19 +183,4 @@ async fn running_queries(identity: &RunIdentity) -> String {
         identity.run_id, identity.execution_id
     ))
     .await
-}
-
-/// One row may be larger than every block and part, but not than what the run may hold.
-#[tokio::test]
-async fn a_row_beyond_the_memory_limit_is_refused_and_passes_with_a_higher_one() {
-    let table = Table::of("SELECT 1 AS id, toDateTime64('2026-01-01 00:00:00', 6, 'UTC') AS at, repeat(repeat('0123456789abcdef', 3000), 1000) AS text").await;
-    let bucket = Bucket::fresh(STORES[0]).await;
-    let mut export = exports::export("large", &table.template(), Output::Parquet(ParquetCodec::Zstd), &bucket);
-    export.limits.buffer_bytes = 32 << 20;
-    let error = exports::run(&export).await.expect_err("too large");
-    assert_eq!(error.kind(), ErrorKind::Data, "{error:?}");
-    assert!(error.message().contains("memory_limit"), "{error}");
-    assert_nothing_left(&bucket).await;
-    export.limits.buffer_bytes = 64 << 20;
-    assert_eq!(exports::run(&export).await.expect("fits").rows, 1);
 }

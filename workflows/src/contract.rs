@@ -127,7 +127,7 @@ pub struct InsertOutput {
 }
 
 /// The progress of one attempt: details of heartbeats, failures and cancellations. Small, and never needed to be right.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunProgress {
     /// The attempt's number, from 1.
     pub attempt: u32,
@@ -141,6 +141,9 @@ pub struct RunProgress {
     pub parts_written: u64,
     /// Requests to the destination that were tried again.
     pub retries: u64,
+    /// The upload that is open, for the next attempt to abort.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_upload: Option<String>,
 }
 
 /// How a run ended. The names are the reference system's.

@@ -138,11 +138,11 @@ mod tests {
     async fn copying_out_gives_the_messages_memory_back() {
         let message = message();
         let held = message.columns().iter().flat_map(|column| memory(&column.to_data())).collect::<Vec<_>>();
-        for cuts in [vec![90..100], vec![0..3, 90..100]] {
+        for cuts in [&[(90, 100)][..], &[(0, 3), (90, 100)]] {
             let budget = ByteBudget::new(1 << 20);
             let permit = Arc::new(budget.acquire(200_000).await.expect("fits"));
             let mut pieces = Pieces::default();
-            cuts.iter().for_each(|cut| pieces.push(&message, cut.clone(), &permit).expect("is taken"));
+            cuts.iter().for_each(|(from, to)| pieces.push(&message, *from..*to, &permit).expect("is taken"));
             drop(permit);
             let before = joined(&pieces);
             pieces.copy_out().expect("copies");

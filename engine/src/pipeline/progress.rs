@@ -1,7 +1,9 @@
 //! What a run has done so far, readable from outside while it works.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use tokio::sync::watch;
 
 use super::budget::ByteBudget;
 
@@ -15,6 +17,7 @@ pub struct Progress {
     parts_written: AtomicU64,
     retries: AtomicU64,
     queued_blocks: AtomicU64,
+    open_upload: watch::Sender<Option<Arc<str>>>,
     budget: OnceLock<ByteBudget>,
 }
 
@@ -48,6 +51,13 @@ impl Progress {
         Self::default()
     }
 
+    /// Counters at zero, and the upload that an earlier attempt had open when it was last heard of: the run aborts it
+    /// before anything else.
+    #[must_use]
+    pub fn with_leftover(upload_id: Option<&str>) -> Self {
+        Self { open_upload: watch::Sender::new(upload_id.map(Arc::from)), ..Self::default() }
+    }
+
     /// The counters now.
     #[must_use]
     pub fn snapshot(&self) -> ProgressSnapshot {
@@ -61,6 +71,17 @@ impl Progress {
             queued_blocks: self.queued_blocks.load(Ordering::Relaxed),
             held_bytes: self.budget.get().map_or(0, ByteBudget::held),
         }
+    }
+
+    /// The upload that is open now, and every change of it: whoever comes after a killed process can abort it then.
+    #[must_use]
+    pub fn open_upload(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.open_upload.subscribe()
+    }
+
+    /// Notes the upload that is open now; `None` when it is complete or aborted.
+    pub(crate) fn set_open_upload(&self, upload_id: Option<Arc<str>>) {
+        self.open_upload.send_replace(upload_id);
     }
 
     pub(crate) fn add_read(&self, rows: u64, bytes: u64) {

@@ -134,6 +134,12 @@ impl S3Object {
         Self { requests, upload: LazyUpload::default(), parts: Mutex::default(), abort_deadline: ABORT_DEADLINE }
     }
 
+    /// The same, with an upload that an earlier attempt left open: for aborting it.
+    #[must_use]
+    pub fn with_upload(self, upload_id: &str) -> Self {
+        Self { upload: LazyUpload::existing(upload_id), ..self }
+    }
+
     /// What the object is.
     #[must_use]
     pub fn spec(&self) -> &ObjectSpec {
@@ -142,7 +148,18 @@ impl S3Object {
 
     async fn upload_id(&self) -> Result<Arc<str>> {
         let requests = Arc::clone(&self.requests);
-        self.upload.id(move || async move { requests.create().await }.boxed()).await
+        let create = async move {
+            let upload_id = requests.create().await?;
+            requests.progress.set_open_upload(Some(Arc::from(upload_id.as_str())));
+            Ok(upload_id)
+        };
+        self.upload.id(move || create.boxed()).await
+    }
+
+    /// Forgets the upload: it is complete or aborted.
+    fn forget_upload(&self) {
+        self.upload.forget();
+        self.requests.progress.set_open_upload(None);
     }
 
     async fn put_once(&self, body: Bytes) -> Result<StoredObject> {
@@ -187,7 +204,7 @@ impl S3Object {
             Ok(stored) => stored,
             Err(failure) => requests.settle(failure, num_bytes).await.map_err(doing)?,
         };
-        self.upload.forget();
+        self.forget_upload();
         Ok(stored)
     }
 
@@ -236,7 +253,7 @@ impl S3Object {
             Err(failure) if is_denied(&failure.error) => Aborted::Denied(upload_id.to_string()),
             Err(failure) => return Err(failure.error.context(format!("upload id {upload_id}"))),
         };
-        self.upload.forget();
+        self.forget_upload();
         Ok(aborted)
     }
 }

@@ -23,6 +23,12 @@ pub(super) struct LazyUpload {
 }
 
 impl LazyUpload {
+    /// An upload that exists already.
+    pub(super) fn existing(upload_id: &str) -> Self {
+        let creation = std::future::ready(Ok(Arc::from(upload_id))).boxed().shared();
+        Self { creation: Mutex::new(Some(creation)) }
+    }
+
     /// The upload's id; the first call creates the upload.
     pub(super) async fn id(&self, create: impl FnOnce() -> BoxFuture<'static, Result<String>>) -> Result<Arc<str>> {
         let creation = {
