@@ -250,7 +250,7 @@ fn is_collision(error: &MigrateError) -> bool {
     let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else { return false };
     let Some(error) = error.as_database_error() else { return false };
     error.is_unique_violation()
-        || ["locked", "busy", "already exists"].iter().any(|sign| error.message().contains(sign))
+        || ["locked", "busy", "already exists", "duplicate column"].iter().any(|sign| error.message().contains(sign))
 }
 
 /// SQLite's integers end at `i64::MAX`; a count beyond it is not possible in one run.
