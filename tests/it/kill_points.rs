@@ -1,15 +1,16 @@
 //! A worker that is killed at every point where it matters, or cut off: another attempt makes the object, whole and once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::config::output::{JsonLinesCodec, Output};
 use serde_json::json;
 
+use crate::bench::{Bench, running_queries, until};
 use crate::exports;
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
-use crate::services::{Store, required};
+use crate::services::{Store, temporal_address};
 use crate::tcp_proxy::TcpProxy;
-use crate::temporal::{Bench, end_of, running_queries, until};
+use crate::temporal_server::TemporalServer;
 
 /// Rows that make four parts.
 const ROWS: u64 = 300_000;
@@ -43,7 +44,7 @@ async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
     until(&format!("the worker is at {what}"), || (proxy.held() == 1).then_some(()));
     bench.end_worker("KILL");
     bench.start_worker();
-    let (status, described) = end_of(&bench.name);
+    let (status, described) = bench.end();
     assert_eq!(status, "COMPLETED", "{what}: {described}");
 
     assert_whole_by_the_second(&bench, &what).await;
@@ -71,6 +72,80 @@ async fn between_completing_and_its_reply() {
     killed_at(Operation::Complete, 1, Fault::HeldAfter).await;
 }
 
+/// A heartbeat is on its way, and unanswered, when the worker is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn during_a_heartbeat() {
+    let s3 = S3Proxy::start(Store::SeaweedFs).await;
+    s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
+    s3.breaks(Operation::Part, 1, Fault::HeldBefore);
+    let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
+    let temporal = TcpProxy::start(temporal_address()).await;
+    let mut bench =
+        Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint), ("TEMPORAL_ADDRESS", temporal.address.clone())]).await;
+    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+    until("the worker is at its second part", || (s3.held() == 1).then_some(()));
+    temporal.cut();
+    until("a heartbeat has no answer", || bench.log().contains("heartbeat not acknowledged").then_some(()));
+    bench.end_worker("KILL");
+    bench.variables.retain(|(name, _)| *name != "TEMPORAL_ADDRESS");
+    bench.start_worker();
+    let (status, described) = bench.end();
+    assert_eq!(status, "COMPLETED", "{described}");
+    assert_whole_by_the_second(&bench, "during a heartbeat").await;
+    assert_eq!(bench.bucket.uploads().await, [""; 0]);
+}
+
+/// A store that takes longer to abort than the worker may take to end: the worker ends all the same and says so, and its
+/// successor cleans up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn told_to_stop_with_too_little_time() {
+    let s3 = S3Proxy::start(Store::SeaweedFs).await;
+    s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
+    s3.breaks(Operation::Part, 1, Fault::HeldBefore);
+    s3.breaks(Operation::Abort, 1, Fault::HeldBefore);
+    let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
+    let mut bench = Bench::without_worker(vec![("AWS_ENDPOINT_URL_S3", endpoint)]).await;
+    bench.arguments = ["--shutdown-grace", "1"].map(str::to_owned).to_vec();
+    bench.start_worker();
+    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+    until("the worker is at its second part", || (s3.held() == 1).then_some(()));
+    let told = Instant::now();
+    let ended = bench.end_worker("TERM");
+    assert!(!ended.success() && told.elapsed() < Duration::from_secs(4), "{ended} after {:?}", told.elapsed());
+    assert!(bench.log().contains("raise --shutdown-grace"), "{}", bench.log());
+    bench.start_worker();
+    let (status, described) = bench.end();
+    assert_eq!(status, "COMPLETED", "{described}");
+    assert_whole_by_the_second(&bench, "too little time").await;
+    assert_eq!(bench.bucket.uploads().await, [""; 0]);
+}
+
+/// Temporal's server goes down in the middle of a run and comes back: whoever can't be heard stops, and the run is
+/// completed once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn temporals_server_is_stopped_and_started() {
+    let s3 = S3Proxy::start(Store::SeaweedFs).await;
+    s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
+    s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(6)));
+    let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
+    let mut server = TemporalServer::new();
+    server.start();
+    let variables = vec![("AWS_ENDPOINT_URL_S3", endpoint), ("TEMPORAL_ADDRESS", server.address.clone())];
+    let mut bench = Bench::without_worker(variables).await;
+    bench.server = Some(server.address.clone());
+    bench.start_worker();
+    bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+    until("the worker is at its second part", || (s3.seen(Operation::Part) >= 2).then_some(()));
+    server.stop();
+    until("the attempt has stopped", || bench.log().contains("did not acknowledge a heartbeat").then_some(()));
+    server.start();
+    let (status, described) = bench.end();
+    assert_eq!(status, "COMPLETED", "{described}");
+    assert_whole_by_the_second(&bench, "the server was stopped").await;
+    assert_eq!(bench.bucket.uploads().await, [""; 0]);
+    assert_eq!(s3.seen(Operation::Complete), 1);
+}
+
 /// A worker that Temporal no longer hears, and that S3 still does, stops by itself and cleans up: its successor is the
 /// only one that publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,8 +156,7 @@ async fn cut_off_from_temporal_but_not_from_s3() {
     s3.breaks(Operation::Part, 2, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(8)));
     let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
-    let server = required("TEMPORAL_ADDRESS");
-    let temporal = TcpProxy::start(server.trim_start_matches("http://").to_owned()).await;
+    let temporal = TcpProxy::start(temporal_address()).await;
     let mut bench =
         Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint), ("TEMPORAL_ADDRESS", temporal.address.clone())]).await;
     bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
@@ -91,7 +165,7 @@ async fn cut_off_from_temporal_but_not_from_s3() {
     bench.leave_worker();
     bench.variables.retain(|(name, _)| *name != "TEMPORAL_ADDRESS");
     bench.start_worker();
-    let (status, described) = end_of(&bench.name);
+    let (status, described) = bench.end();
     assert_eq!(status, "COMPLETED", "{what}: {described}");
     until("the one that was cut off gave up", || bench.log().contains("did not acknowledge a heartbeat").then_some(()));
     assert_whole_by_the_second(&bench, what).await;

@@ -4,6 +4,7 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod bench;
 mod check;
 mod cli;
 mod clickhouse_proxy;
@@ -26,4 +27,5 @@ mod source_table;
 mod stores;
 mod tcp_proxy;
 mod temporal;
+mod temporal_server;
 mod tls_proxy;

@@ -15,6 +15,11 @@ pub(crate) fn required(name: &str) -> String {
     })
 }
 
+/// Where Temporal's server listens: `host:port`.
+pub(crate) fn temporal_address() -> String {
+    required("TEMPORAL_ADDRESS").trim_start_matches("http://").to_owned()
+}
+
 /// The S3 services that every test of the destination runs against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Store {

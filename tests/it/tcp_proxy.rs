@@ -32,6 +32,11 @@ impl TcpProxy {
     pub(crate) fn cut(&self) {
         self.is_cut.send_replace(true);
     }
+
+    /// Lets new connections pass again; those that were cut are closed.
+    pub(crate) fn heal(&self) {
+        self.is_cut.send_replace(false);
+    }
 }
 
 async fn forward(mut client: TcpStream, target: String, mut cut: watch::Receiver<bool>) {
@@ -43,5 +48,6 @@ async fn forward(mut client: TcpStream, target: String, mut cut: watch::Receiver
             _ = cut.wait_for(|is_cut| *is_cut) => {}
         }
     }
-    std::future::pending::<()>().await;
+    // The proxy lives as long as the test.
+    let _healed = cut.wait_for(|is_cut| !*is_cut).await.is_ok();
 }
