@@ -15,4 +15,6 @@ pub mod source;
 pub mod stop;
 
 mod encode;
+#[cfg(test)]
+mod fuzz;
 mod network;

@@ -88,6 +88,13 @@ impl Bench {
         self.folder.join("runs.db")
     }
 
+    /// Gives workers a file of connections.
+    pub(crate) fn write_connections(&mut self, yaml: &str) {
+        let file = self.folder.join("connections.yaml");
+        std::fs::write(&file, yaml).expect("a file");
+        self.arguments.extend(["--connections".to_owned(), file.display().to_string()]);
+    }
+
     /// An input that exports so many rows.
     pub(crate) fn input(&self, rows: u64, additions: Value) -> Value {
         let mut input = json!({
@@ -143,11 +150,11 @@ impl Bench {
 
     /// Waits for a run's end and returns its status and its description.
     pub(crate) fn end_of(&self, workflow_id: &str) -> (String, Value) {
-        until("the workflow ends", || {
+        until_known(&format!("{workflow_id} ends"), || {
             let described = self.describe(workflow_id);
-            let status = described["workflowExecutionInfo"]["status"].as_str()?;
+            let status = described["workflowExecutionInfo"]["status"].as_str().unwrap_or_default();
             let status = status.trim_start_matches("WORKFLOW_EXECUTION_STATUS_").to_owned();
-            (status != "RUNNING").then_some((status, described))
+            if status == "RUNNING" { Err(described.to_string()) } else { Ok((status, described)) }
         })
     }
 
@@ -216,12 +223,17 @@ pub(crate) fn temporal_program() -> PathBuf {
 
 /// Asks again and again until there is an answer.
 pub(crate) fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    until_known(what, || ask().ok_or_else(String::new))
+}
+
+/// The same, with a word about what there is instead.
+fn until_known<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
     let give_up = Instant::now() + PATIENCE;
     loop {
-        if let Some(answer) = ask() {
-            return answer;
+        match ask() {
+            Ok(answer) => return answer,
+            Err(instead) => assert!(Instant::now() < give_up, "waited in vain until {what}: {instead}"),
         }
-        assert!(Instant::now() < give_up, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(200));
     }
 }

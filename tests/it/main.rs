@@ -5,6 +5,7 @@
 #![allow(clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod bench;
+mod chaos;
 mod check;
 mod cli;
 mod clickhouse_proxy;
@@ -18,6 +19,8 @@ mod http_proxy;
 mod kill_points;
 mod matrix;
 mod memory;
+mod random;
+mod report;
 mod s3;
 mod s3_proxy;
 mod services;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use engine::config::connection::S3Connection;
 
 use crate::http_proxy::{End, Exchange, Reply, listen};
+use crate::random::Random;
 use crate::services::Store;
 
 /// The requests that a run makes.
@@ -43,11 +44,27 @@ pub(crate) enum Fault {
     HeldAfter,
 }
 
+/// What a store demands or leaves out that others don't.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// All parts but the last have one size, and the last is no larger.
+    EqualParts,
+    /// No checksums, trailers or chunks that are signed.
+    NoChecksums,
+    /// No more parts than this.
+    MaxParts(u32),
+}
+
 #[derive(Debug, Default)]
 struct Plan {
+    rule: Option<Rule>,
+    part_sizes: BTreeMap<u32, usize>,
     faults: Vec<(Operation, u32, Fault)>,
     seen: BTreeMap<Operation, u32>,
     held: u32,
+    /// What decides whether a request meets a fault of its own, in so many cases of a thousand.
+    random: Option<(Random, u64)>,
+    happened: BTreeMap<&'static str, u64>,
 }
 
 /// The proxy; it serves as long as the test's runtime lives.
@@ -79,6 +96,22 @@ impl S3Proxy {
         self.plan().faults.push((operation, times, fault));
     }
 
+    /// Makes the store stricter than it is.
+    pub(crate) fn demands(&self, rule: Rule) {
+        self.plan().rule = Some(rule);
+    }
+
+    /// Breaks so many of a thousand further requests, each in a way that passes when it is sent again or the run is tried
+    /// again; 0 lets all pass.
+    pub(crate) fn breaks_at_random(&self, seed: u64, permille: u64) {
+        self.plan().random = Some((Random::new(seed), permille));
+    }
+
+    /// How often each kind of random fault has happened.
+    pub(crate) fn happened(&self) -> BTreeMap<&'static str, u64> {
+        self.plan().happened.clone()
+    }
+
     /// How many requests of a kind came.
     pub(crate) fn seen(&self, operation: Operation) -> u32 {
         self.plan().seen.get(&operation).copied().unwrap_or_default()
@@ -103,11 +136,71 @@ impl Plan {
     /// Counts a request and takes the fault that is meant for it.
     fn meet(&mut self, operation: Operation) -> Option<Fault> {
         *self.seen.entry(operation).or_default() += 1;
-        let (_, times, fault) = self.faults.iter_mut().find(|(on, times, _)| *on == operation && *times > 0)?;
-        *times -= 1;
-        Some(*fault)
+        match self.faults.iter_mut().find(|(on, times, _)| *on == operation && *times > 0) {
+            Some((_, times, fault)) => {
+                *times -= 1;
+                Some(*fault)
+            }
+            None => self.random_fault(operation),
+        }
+    }
+
+    /// The answer to a request that breaks the rule.
+    fn judge(&mut self, exchange: &Exchange, operation: Operation, num_bytes: usize) -> Option<(u16, &'static str)> {
+        match (self.rule?, operation) {
+            (Rule::EqualParts, Operation::Part) => {
+                self.part_sizes.insert(part_number(exchange), num_bytes);
+                None
+            }
+            (Rule::EqualParts, Operation::Complete) => {
+                let (_, last) = self.part_sizes.pop_last().expect("parts");
+                let sizes =
+                    std::mem::take(&mut self.part_sizes).into_values().collect::<std::collections::BTreeSet<_>>();
+                let is_even = sizes.len() <= 1 && sizes.iter().all(|size| last <= *size);
+                (!is_even).then_some((400, "InvalidPart"))
+            }
+            (Rule::NoChecksums, _) => {
+                const REFUSED: [&str; 5] = [
+                    "x-amz-sdk-checksum-algorithm",
+                    "x-amz-checksum-algorithm",
+                    "x-amz-checksum-crc32",
+                    "x-amz-trailer",
+                    "content-encoding",
+                ];
+                REFUSED.iter().any(|name| exchange.header(name).is_some()).then_some((501, "NotImplemented"))
+            }
+            (Rule::MaxParts(most), Operation::Part) => {
+                (part_number(exchange) > most).then_some((400, "InvalidArgument"))
+            }
+            _ => None,
+        }
+    }
+
+    fn random_fault(&mut self, operation: Operation) -> Option<Fault> {
+        let (random, permille) = self.random.as_mut()?;
+        if !random.chance(*permille) {
+            return None;
+        }
+        let (name, fault) = match (operation, random.below(9)) {
+            (_, 0) => ("delayed", Fault::Delayed(Duration::from_millis(random.below(700)))),
+            (_, 1) => ("reset before the body", Fault::ResetBeforeBody),
+            (_, 2) => ("reset after the body", Fault::ResetAfterBody),
+            (_, 3) => ("503 SlowDown", Fault::Refused(503, "SlowDown")),
+            (_, 4) => ("500 InternalError", Fault::Refused(500, "InternalError")),
+            (Operation::Part, 5) => ("400 RequestTimeout", Fault::Refused(400, "RequestTimeout")),
+            (Operation::Complete, 5) => ("200 with an error", Fault::Pretended(ERROR_IN_200)),
+            // An upload that nobody has heard of can't be aborted by anybody.
+            (Operation::Part | Operation::Complete | Operation::Put, 6 | 7) => ("lost reply", Fault::ReplyLost),
+            (Operation::Part | Operation::Complete, 8) => ("forgotten upload", Fault::Forgotten),
+            _ => return None,
+        };
+        *self.happened.entry(name).or_default() += 1;
+        Some(fault)
     }
 }
+
+/// What S3 says when it fails after it has begun to answer.
+const ERROR_IN_200: &str = "<Error><Code>InternalError</Code><Message>a test's own</Message></Error>";
 
 fn operation(exchange: &Exchange) -> Operation {
     let has_query = |name: &str| exchange.target.contains(name);
@@ -128,6 +221,10 @@ async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
         return exchange.reset();
     }
     let Some(body) = exchange.body().await else { return };
+    let refusal = plan.lock().unwrap_or_else(PoisonError::into_inner).judge(&exchange, operation, body.len());
+    if let Some((status, code)) = refusal {
+        return exchange.reply(&error(status, code), End::Clean).await;
+    }
     let endpoint = store.connection().endpoint_url.expect("an endpoint");
     match fault {
         Some(Fault::Refused(status, code)) => return exchange.reply(&error(status, code), End::Clean).await,
@@ -153,13 +250,20 @@ async fn hold(exchange: Exchange, plan: &Mutex<Plan>) {
     drop(exchange);
 }
 
+fn part_number(exchange: &Exchange) -> u32 {
+    let (_, query) = exchange.target.split_once('?').expect("a query");
+    let number = query.split('&').find_map(|pair| pair.strip_prefix("partNumber=")).expect("a part");
+    number.parse().expect("a number")
+}
+
 /// Aborts the upload that a request is about, as a lifecycle rule would.
 async fn forget(exchange: &Exchange, store: Store) {
     let (path, query) = exchange.target.split_once('?').expect("a query");
     let id = query.split('&').find_map(|pair| pair.strip_prefix("uploadId=")).expect("an upload");
     let (bucket, key) = path.trim_start_matches('/').split_once('/').expect("bucket and key");
     let request = store.admin().abort_multipart_upload().bucket(bucket).key(key).upload_id(id);
-    request.send().await.expect("can be aborted");
+    // Another request may have been forgotten already.
+    drop(request.send().await);
 }
 
 fn error(status: u16, code: &str) -> Reply {

@@ -8,7 +8,7 @@ use engine::error::{ErrorKind, Result};
 use engine::run::RunReport;
 
 use crate::exports::{self, STORES, Table};
-use crate::s3_proxy::{Fault, Operation, S3Proxy};
+use crate::s3_proxy::{Fault, Operation, Rule, S3Proxy};
 use crate::services::{Bucket, Store};
 
 /// Rows that make four parts of 5 MiB, uncompressed.
@@ -163,4 +163,50 @@ async fn an_abort_that_fails_is_sent_again() {
         rig.assert_nothing(&format!("{store:?}"), outcome, ErrorKind::Auth).await;
         assert_eq!(rig.proxy.seen(Operation::Abort), 3);
     }
+}
+
+/// Stores that demand parts of one size, or know no checksums, are served like any other.
+#[tokio::test]
+async fn stores_that_are_stricter_are_served() {
+    let table = table().await;
+    for store in STORES {
+        for rule in [Rule::EqualParts, Rule::NoChecksums] {
+            for output in OUTPUTS {
+                let rig = Rig::new(store, &table, output).await;
+                rig.proxy.demands(rule);
+                let outcome = rig.run().await;
+                rig.assert_whole(&format!("{store:?} {rule:?} {output}"), outcome, &table).await;
+            }
+        }
+    }
+}
+
+/// A store that takes fewer parts than S3 ends the run with what to do about it, and nothing is left.
+#[tokio::test]
+async fn a_store_that_takes_fewer_parts_is_no_short_object() {
+    let table = table().await;
+    for store in STORES {
+        let rig = Rig::new(store, &table, OUTPUTS[1]).await;
+        rig.proxy.demands(Rule::MaxParts(2));
+        let outcome = rig.run().await;
+        let message = outcome.as_ref().expect_err("must fail").message().to_owned();
+        assert!(message.contains("part 3") || message.contains("part 4"), "{message}");
+        rig.assert_nothing(&format!("{store:?}"), outcome, ErrorKind::Config).await;
+    }
+}
+
+/// A store that reads everything and then says nothing for long is slow, not broken.
+#[tokio::test]
+async fn a_store_that_stalls_for_long_is_waited_for() {
+    let table = table().await;
+    let rig = Rig::new(STORES[0], &table, OUTPUTS[0]).await;
+    rig.proxy.breaks(Operation::Part, 2, Fault::Delayed(Duration::from_secs(25)));
+    rig.proxy.breaks(Operation::Complete, 1, Fault::Delayed(Duration::from_secs(10)));
+    let outcome = rig.run().await;
+    assert_eq!(
+        (rig.proxy.seen(Operation::Part), rig.proxy.seen(Operation::Complete)),
+        (4, 1),
+        "nothing was sent twice"
+    );
+    rig.assert_whole("stalled", outcome, &table).await;
 }

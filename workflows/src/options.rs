@@ -31,8 +31,9 @@ pub struct InsertOptions {
 /// The heartbeat timeout of an export that doesn't name one.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long an attempt to note a run's start or end may take.
-const RECORD_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+/// How long an attempt to note a run's start or end may take. The store gives up sooner by itself; a worker that is killed
+/// meanwhile holds the run up for this long. The reference system allows five minutes.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long the start of a run may hold up the run itself, all attempts together.
 const START_TIMEOUT: Duration = Duration::from_secs(60);

@@ -129,4 +129,6 @@ fn nearest(positions: &BTreeMap<String, Position>, path: &str) -> Option<Positio
 }
 
 #[cfg(test)]
+mod fuzz;
+#[cfg(test)]
 mod tests;

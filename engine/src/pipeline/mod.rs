@@ -21,7 +21,7 @@ pub(crate) mod group;
 pub(crate) mod pieces;
 pub(crate) mod producer;
 pub mod progress;
-mod row_size;
+pub(crate) mod row_size;
 
 #[cfg(test)]
 mod tests;

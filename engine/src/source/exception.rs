@@ -30,8 +30,9 @@ impl ServerException {
     pub fn parse(text: &str) -> Option<Self> {
         let start = text.find("Code: ")?;
         let text = text[start..].trim();
-        let digits = text["Code: ".len()..].split(|c: char| !c.is_ascii_digit()).next()?;
-        let rest = text["Code: ".len() + digits.len()..].strip_prefix(BARE)?;
+        let numbered = text.strip_prefix("Code: ")?;
+        let digits = numbered.split(|c: char| !c.is_ascii_digit()).next()?;
+        let rest = numbered.strip_prefix(digits)?.strip_prefix(BARE)?;
         if rest.is_empty() {
             return None;
         }
@@ -109,6 +110,15 @@ mod tests {
 
     const TAG: &str = "abcdefghijklmnop";
     const TEXT: &str = "Code: 395. DB::Exception: Value passed to 'throwIf' function is non-zero. (FUNCTION_THROW_IF_VALUE_IS_NON_ZERO) (version 26.9.1)";
+
+    /// An answer may be cut anywhere, also within the words that announce an exception.
+    #[test]
+    fn what_only_begins_like_an_exception_is_none() {
+        for end in 0..TEXT.find("Value").expect("its message") {
+            assert_eq!(ServerException::parse(&TEXT[..end]), None, "{}", &TEXT[..end]);
+        }
+        assert_eq!(ServerException::parse("Code: "), None);
+    }
 
     #[test]
     fn finds_the_tagged_form_at_the_end() {

@@ -4,6 +4,7 @@
 //! its body is read; the body lands in one exact allocation that the decoded arrays share.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -167,10 +168,36 @@ fn decode_batch(metadata: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<Re
     }
     let batch =
         message.header_as_record_batch().ok_or_else(|| ArrowError::IpcError("not a record batch".to_owned()))?;
+    require_inside(&batch, body.len())?;
     let version: MetadataVersion = message.version();
-    RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &HashMap::new(), &version)?.read_record_batch()
+    let decode =
+        || RecordBatchDecoder::try_new(body, batch, Arc::clone(schema), &HashMap::new(), &version)?.read_record_batch();
+    // The decoder panics at some inconsistencies; what is broken is the stream, not this program.
+    catch_unwind(AssertUnwindSafe(decode))
+        .unwrap_or_else(|_panic| Err(ArrowError::IpcError("a record batch contradicts itself".to_owned())))
+}
+
+/// Refuses a batch whose buffers lie outside of its body or between two words, or that counts what can't be.
+fn require_inside(batch: &arrow_ipc::RecordBatch<'_>, body_num_bytes: usize) -> Result<(), ArrowError> {
+    let is_inside = |buffer: &arrow_ipc::Buffer| {
+        let offset = usize::try_from(buffer.offset()).ok();
+        let end =
+            offset.zip(usize::try_from(buffer.length()).ok()).and_then(|(offset, length)| offset.checked_add(length));
+        buffer.offset() % 8 == 0 && end.is_some_and(|end| end <= body_num_bytes)
+    };
+    let is_countable = |node: &arrow_ipc::FieldNode| (0..=node.length()).contains(&node.null_count());
+    let buffers = batch.buffers().is_none_or(|buffers| buffers.iter().all(is_inside));
+    let nodes = batch.nodes().is_none_or(|nodes| nodes.iter().all(is_countable));
+    if buffers && nodes && batch.length() >= 0 {
+        Ok(())
+    } else {
+        Err(ArrowError::IpcError("a record batch points outside of its body".to_owned()))
+    }
 }
 
 fn not_arrow(how: &str, error: ArrowError) -> Error {
     Symptom::NotArrow.error("", how).with_source(error)
 }
+
+#[cfg(test)]
+mod fuzz;
