@@ -8,10 +8,14 @@ ENV_FILE := .dev/run/$(INSTANCE)/env
 CARGO_DENY_VERSION := 0.20.2
 CARGO_MACHETE_VERSION := 0.9.2
 
+FINDINGS := $(CURDIR)/.dev/reliability
+CHAOS_SECONDS ?= 600
+FUZZ_SECONDS ?= 60
+
 export CARGO_TERM_COLOR ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build services services-down demo demo-down test lint fmt doc deny unit integration front bench clean
+.PHONY: help setup build services services-down demo demo-down test lint fmt doc deny unit integration front chaos bench clean
 
 help: ## Lists what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -72,6 +76,15 @@ front: setup ## Tests the development services themselves
 
 integration: services ## Runs the tests against the real services
 	. ./$(ENV_FILE) && cargo test --workspace --locked --test '*'
+
+chaos: services ## Breaks everything at random for CHAOS_SECONDS, and writes docs/reliability.md
+	rm -rf $(FINDINGS)
+	BATCH_EXPORT_RELIABILITY=$(FINDINGS) BATCH_EXPORT_FUZZ_SECONDS=$(FUZZ_SECONDS) \
+		cargo test --workspace --locked --lib fuzz -- --nocapture
+	. ./$(ENV_FILE) && BATCH_EXPORT_RELIABILITY=$(FINDINGS) BATCH_EXPORT_CHAOS_SECONDS=$(CHAOS_SECONDS) \
+		cargo test --workspace --locked --test it -- --nocapture --test-threads 2 \
+		kill_points:: sink_faults:: source_faults:: memory:: chaos::
+	$(PYTHON) dev/reliability.py $(FINDINGS)
 
 bench: build ## Measures against ClickHouse's own export, side by side
 	@$(PYTHON) dev/services.py up --name bench

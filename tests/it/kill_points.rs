@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::bench::{Bench, running_queries, until};
 use crate::exports;
+use crate::report::Score;
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
 use crate::services::{Store, temporal_address};
 use crate::tcp_proxy::TcpProxy;
@@ -32,9 +33,17 @@ async fn assert_whole_by_the_second(bench: &Bench, what: &str) {
     assert!(!running_queries().contains(&bench.name), "{what}: a query still runs");
 }
 
+/// A point at which a worker ends or isn't heard.
+fn tried(what: &str) -> Score {
+    let mut score = Score::new(&format!("kill-points {what}"));
+    score.tried(what);
+    score
+}
+
 /// Lets the worker come to the `nth` request of a kind, kills it there, and lets another worker take over.
 async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
     let what = format!("{operation:?} {nth} {fault:?}");
+    let mut score = tried(&what);
     let proxy = S3Proxy::start(Store::SeaweedFs).await;
     proxy.breaks(operation, nth - 1, Fault::Delayed(Duration::ZERO));
     proxy.breaks(operation, 1, fault);
@@ -50,6 +59,7 @@ async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
     assert_whole_by_the_second(&bench, &what).await;
     // What the killed one had opened, its successor has aborted.
     assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
+    score.survived(&what);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -75,6 +85,7 @@ async fn between_completing_and_its_reply() {
 /// A heartbeat is on its way, and unanswered, when the worker is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn during_a_heartbeat() {
+    let mut score = tried("during a heartbeat");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::HeldBefore);
@@ -93,12 +104,14 @@ async fn during_a_heartbeat() {
     assert_eq!(status, "COMPLETED", "{described}");
     assert_whole_by_the_second(&bench, "during a heartbeat").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
+    score.survived("during a heartbeat");
 }
 
 /// A store that takes longer to abort than the worker may take to end: the worker ends all the same and says so, and its
 /// successor cleans up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn told_to_stop_with_too_little_time() {
+    let mut score = tried("too little time");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::HeldBefore);
@@ -118,12 +131,14 @@ async fn told_to_stop_with_too_little_time() {
     assert_eq!(status, "COMPLETED", "{described}");
     assert_whole_by_the_second(&bench, "too little time").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
+    score.survived("too little time");
 }
 
 /// Temporal's server goes down in the middle of a run and comes back: whoever can't be heard stops, and the run is
 /// completed once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn temporals_server_is_stopped_and_started() {
+    let mut score = tried("the server was stopped");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(6)));
@@ -144,6 +159,7 @@ async fn temporals_server_is_stopped_and_started() {
     assert_whole_by_the_second(&bench, "the server was stopped").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
     assert_eq!(s3.seen(Operation::Complete), 1);
+    score.survived("the server was stopped");
 }
 
 /// A worker that Temporal no longer hears, and that S3 still does, stops by itself and cleans up: its successor is the
@@ -151,6 +167,7 @@ async fn temporals_server_is_stopped_and_started() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_off_from_temporal_but_not_from_s3() {
     let what = "cut off";
+    let mut score = tried(what);
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     // The first attempt is in the middle of its parts when it is cut off, and would go on to complete.
     s3.breaks(Operation::Part, 2, Fault::Delayed(Duration::ZERO));
@@ -172,4 +189,5 @@ async fn cut_off_from_temporal_but_not_from_s3() {
     until("it cleaned up", || (s3.seen(Operation::Abort) >= 1).then_some(()));
     assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
     assert_eq!(s3.seen(Operation::Complete), 1, "{what}: only one may publish");
+    score.survived(what);
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::report::report;
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
 use crate::services::{Bucket, Store};
 
@@ -80,17 +81,22 @@ fn held_bytes(status: &Path) -> Option<u64> {
 }
 
 /// Runs a query in two kinds of output, and holds each to the limit.
-async fn stays_under_the_limit(outputs: [(&str, &str); 2], query: &str, settings: &str, rows: u64) {
+async fn stays_under_the_limit(what: &str, outputs: [(&str, &str); 2], query: &str, settings: &str, rows: u64) {
     let bucket = Bucket::fresh(Store::SeaweedFs).await;
     let pipeline = format!("{{memory_limit: {LIMIT_MIB}MiB}}");
     for (format, codec) in outputs {
         let export = Export { query, settings, pipeline: &pipeline, format, codec };
-        assert_measured(&export, &run(&bucket, None, &export).await, rows);
+        assert_measured(what, &export, &run(&bucket, None, &export).await, rows);
     }
 }
 
-fn assert_measured(export: &Export<'_>, measured: &Measured, rows: u64) {
+fn assert_measured(what: &str, export: &Export<'_>, measured: &Measured, rows: u64) {
     let peak = measured.peak_bytes / MIB;
+    let output = format!("{}, {}", export.format, export.codec);
+    report(
+        &format!("memory {what} {output}"),
+        &json!({"what": what, "output": output, "peak_mib": peak, "limit_mib": LIMIT_MIB}),
+    );
     assert_eq!(measured.document["run"]["rows"], rows, "{export:?}: {}", measured.document);
     assert!(peak <= LIMIT_MIB, "{peak} MiB: {export:?}");
     // So that nobody takes a process that wasn't looked at for one that holds nothing.
@@ -110,7 +116,8 @@ fn large_rows(mebibytes: u64) -> String {
 #[tokio::test]
 async fn rows_of_40_mib_among_small_ones() {
     let outputs = [("Parquet", "zstd"), ("JSONLines", "none")];
-    stays_under_the_limit(outputs, &large_rows(40), "{max_block_size: 500}", 10_000).await;
+    stays_under_the_limit("rows of 40 MiB among small ones", outputs, &large_rows(40), "{max_block_size: 500}", 10_000)
+        .await;
 }
 
 /// One that can't be held is named by row, column and size, whether it came in a message that could be held or not; with
@@ -141,14 +148,21 @@ async fn four_hundred_columns() {
     let columns = (0..200).map(|n| format!("{NOISE}(40, {n}) AS text{n}, number * {n} AS number{n}"));
     let columns = columns.collect::<Vec<_>>().join(", ");
     let query = format!("SELECT {columns} FROM numbers(40000) WHERE now() > {{interval_end}}");
-    stays_under_the_limit([("Parquet", "none"), ("JSONLines", "zstd")], &query, "{}", 40_000).await;
+    stays_under_the_limit("400 columns", [("Parquet", "none"), ("JSONLines", "zstd")], &query, "{}", 40_000).await;
 }
 
 #[tokio::test]
 async fn a_hundred_thousand_tiny_messages() {
     let query =
         format!("SELECT number AS id, {NOISE}(100) AS text FROM numbers(100000) WHERE now() > {{interval_end}}");
-    stays_under_the_limit([("Parquet", "zstd"), ("JSONLines", "gzip")], &query, "{max_block_size: 1}", 100_000).await;
+    stays_under_the_limit(
+        "100,000 messages of one row",
+        [("Parquet", "zstd"), ("JSONLines", "gzip")],
+        &query,
+        "{max_block_size: 1}",
+        100_000,
+    )
+    .await;
 }
 
 /// A fast source and a slow store: the rows wait where they are, not here.
@@ -163,6 +177,6 @@ async fn a_slow_store() {
     let pipeline = format!("{{memory_limit: {LIMIT_MIB}MiB}}");
     for (format, codec) in [("Parquet", "none"), ("JSONLines", "none")] {
         let export = Export { query: &query, settings: "{}", pipeline: &pipeline, format, codec };
-        assert_measured(&export, &run(&bucket, Some(endpoint.as_str()), &export).await, 300_000);
+        assert_measured("a slow store", &export, &run(&bucket, Some(endpoint.as_str()), &export).await, 300_000);
     }
 }

@@ -44,6 +44,22 @@ pub(crate) enum Fault {
     HeldAfter,
 }
 
+impl Fault {
+    /// Its kind, in words.
+    pub(crate) fn name(self) -> String {
+        match self {
+            Self::Delayed(_) => "delayed".to_owned(),
+            Self::ResetBeforeBody => "reset before the body".to_owned(),
+            Self::ResetAfterBody => "reset after the body".to_owned(),
+            Self::Refused(status, code) => format!("{status} {code}"),
+            Self::ReplyLost => "lost reply".to_owned(),
+            Self::Pretended(_) => "200 without a proper result".to_owned(),
+            Self::Forgotten => "forgotten upload".to_owned(),
+            Self::HeldBefore | Self::HeldAfter => "no answer".to_owned(),
+        }
+    }
+}
+
 /// What a store demands or leaves out that others don't.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rule {

@@ -8,6 +8,7 @@ use engine::error::{ErrorKind, Result};
 use engine::run::RunReport;
 
 use crate::exports::{self, STORES, Table};
+use crate::report::Score;
 use crate::s3_proxy::{Fault, Operation, Rule, S3Proxy};
 use crate::services::{Bucket, Store};
 
@@ -91,13 +92,17 @@ async fn faults_that_pass_are_ridden_out() {
         (Complete, 1, Delayed(Duration::from_secs(2))),
     ];
     let table = table().await;
+    let mut score = Score::new("s3 faults that pass");
     for store in STORES {
         for (number, (operation, times, fault)) in faults.into_iter().enumerate() {
             let rig = Rig::new(store, &table, OUTPUTS[number % 2]).await;
             rig.proxy.breaks(operation, times, fault);
             let what = format!("{store:?} {operation:?} {fault:?}");
+            let kind = format!("{operation:?}: {}", fault.name());
+            score.tried(&kind);
             let outcome = rig.run().await;
             rig.assert_whole(&what, outcome, &table).await;
+            score.survived(&kind);
         }
     }
 }
@@ -140,13 +145,17 @@ async fn faults_that_stay_publish_nothing() {
         (Complete, 1, Forgotten, ErrorKind::DestinationUnavailable),
     ];
     let table = table().await;
+    let mut score = Score::new("s3 faults that stay");
     for store in STORES {
         for (number, (operation, times, fault, kind)) in faults.into_iter().enumerate() {
             let rig = Rig::new(store, &table, OUTPUTS[number % 2]).await;
             rig.proxy.breaks(operation, times, fault);
             let what = format!("{store:?} {operation:?} {fault:?}");
+            let name = format!("{operation:?}: {}", fault.name());
+            score.tried(&name);
             let outcome = rig.run().await;
             rig.assert_nothing(&what, outcome, kind).await;
+            score.survived(&name);
         }
     }
 }
@@ -169,13 +178,16 @@ async fn an_abort_that_fails_is_sent_again() {
 #[tokio::test]
 async fn stores_that_are_stricter_are_served() {
     let table = table().await;
+    let mut score = Score::new("s3 stricter stores");
     for store in STORES {
         for rule in [Rule::EqualParts, Rule::NoChecksums] {
             for output in OUTPUTS {
                 let rig = Rig::new(store, &table, output).await;
                 rig.proxy.demands(rule);
+                score.tried(&format!("{rule:?}"));
                 let outcome = rig.run().await;
                 rig.assert_whole(&format!("{store:?} {rule:?} {output}"), outcome, &table).await;
+                score.survived(&format!("{rule:?}"));
             }
         }
     }

@@ -1,5 +1,7 @@
 //! What happens when ClickHouse's stream breaks: nothing is published, nothing is left, and the error says what broke.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use engine::config::export::ExportConfig;
 use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 use engine::error::{Error, ErrorKind};
@@ -7,6 +9,7 @@ use engine::error::{Error, ErrorKind};
 use crate::clickhouse_proxy::{ClickHouseProxy, Damage, Stream, tagged};
 use crate::exports::{self, STORES};
 use crate::http_proxy::End;
+use crate::report::Score;
 use crate::services::Bucket;
 
 const SQL: &str = "SELECT number AS id, repeat(toString(number), 20) AS text FROM numbers(20000) \
@@ -18,10 +21,13 @@ struct Rig {
     proxy: ClickHouseProxy,
     bucket: Bucket,
     outputs: [ExportConfig; 2],
+    kind: &'static str,
+    score: Mutex<Score>,
 }
 
 impl Rig {
-    async fn new() -> Self {
+    /// For faults of one kind.
+    async fn new(kind: &'static str) -> Self {
         let proxy = ClickHouseProxy::start().await;
         let bucket = Bucket::fresh(STORES[0]).await;
         let formats = [Output::Parquet(ParquetCodec::Zstd), Output::JsonLines(JsonLinesCodec::Gzip)];
@@ -31,7 +37,8 @@ impl Rig {
             export.source.settings.insert("max_block_size".to_owned(), "4000".to_owned());
             export
         });
-        Self { proxy, bucket, outputs }
+        let score = Mutex::new(Score::new(&format!("clickhouse faults {kind}")));
+        Self { proxy, bucket, outputs, kind, score }
     }
 
     /// The stream as it is, from a run that the proxy leaves alone; its objects are removed again.
@@ -49,14 +56,20 @@ impl Rig {
         self.proxy.damage(damage);
         let mut last = None;
         for export in &self.outputs {
+            self.score().tried(self.kind);
             match exports::run(export).await {
                 Ok(report) => panic!("{what}: {} is published with {} rows", export.output, report.rows),
                 Err(error) => last = Some(error),
             }
             assert_eq!(self.bucket.keys().await, [""; 0], "{what}");
             assert_eq!(self.bucket.uploads().await, [""; 0], "{what}");
+            self.score().survived(self.kind);
         }
         last.expect("two runs")
+    }
+
+    fn score(&self) -> MutexGuard<'_, Score> {
+        self.score.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +77,7 @@ impl Rig {
 /// that buffers makes of a server's crash, and with a closed connection.
 #[tokio::test]
 async fn a_stream_that_is_cut_anywhere_publishes_nothing() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("cut").await;
     let stream = rig.whole().await;
     assert!(stream.messages.len() > 5, "{:?}", stream.messages);
     let boundaries = stream.messages.iter().flat_map(|at| [at.saturating_sub(1), *at, at + 1, at + 7, at + 9]);
@@ -82,7 +95,7 @@ async fn a_stream_that_is_cut_anywhere_publishes_nothing() {
 
 #[tokio::test]
 async fn a_whole_stream_without_its_last_chunk_publishes_nothing() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("no last chunk, reset").await;
     rig.whole().await;
     let error = rig.run("no last chunk", |stream| stream.cut(stream.bytes.len(), End::Closed)).await;
     assert_eq!(error.kind(), ErrorKind::SourceUnavailable, "{error:?}");
@@ -92,7 +105,7 @@ async fn a_whole_stream_without_its_last_chunk_publishes_nothing() {
 
 #[tokio::test]
 async fn a_stream_that_stalls_is_given_up() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("stalled").await;
     for at in [0, 3, 5_000] {
         let error = rig.run("stalls", move |stream| stream.cut(at, End::Stalled)).await;
         assert_eq!(error.kind(), ErrorKind::SourceUnavailable, "{error:?}");
@@ -103,7 +116,7 @@ async fn a_stream_that_stalls_is_given_up() {
 /// In both forms, and in every place: instead of the schema, between messages, in the middle of one, and behind the end.
 #[tokio::test]
 async fn an_exception_anywhere_fails_the_run_with_the_servers_words() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("exception").await;
     let stream = rig.whole().await;
     let places = [0, stream.messages[1], stream.messages[2], stream.messages[3] + 100, stream.bytes.len()];
     for at in places {
@@ -125,7 +138,7 @@ async fn an_exception_anywhere_fails_the_run_with_the_servers_words() {
 
 #[tokio::test]
 async fn what_is_no_arrow_stream_is_refused() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("no Arrow stream").await;
     let page = b"<!DOCTYPE html><html><body><h1>502 Bad Gateway</h1></body></html>".repeat(40);
     for body in [page, Vec::new(), b"\xff\xff\xff\xff\x00\x00\x00\x00".to_vec(), vec![0; 4096]] {
         let shown = String::from_utf8_lossy(&body[..body.len().min(20)]).into_owned();
@@ -137,9 +150,9 @@ async fn what_is_no_arrow_stream_is_refused() {
 
 #[tokio::test]
 async fn a_schema_that_changes_on_the_way_fails_the_run() {
-    let rig = Rig::new().await;
+    let rig = Rig::new("another schema").await;
     let ours = rig.whole().await;
-    let other = Rig::new().await;
+    let other = Rig::new("whole, for parts of it").await;
     let mut export = other.outputs[0].clone();
     export.source.model = exports::export(
         "other",

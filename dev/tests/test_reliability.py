@@ -1,0 +1,37 @@
+"""The page of what was broken says what the rigs found, misses included."""
+
+import unittest
+
+import reliability
+
+FIGURES = {
+    "chaos": {"runs": 12, "attempts": 34, "rows": 1769262, "faults": {"worker killed": 4, "S3: lost reply": 1}},
+    "fuzz-arrow-reader": {"inputs": 245276, "panics": 0},
+    "fuzz-configuration": {"inputs": 1030, "panics": 0},
+    "kill-points Part 2": {"Part 2": [1, 1]},
+    "kill-points cut off": {"cut off": [1, 0]},
+    "s3 faults that pass": {"Part: lost reply": [2, 2]},
+    "s3 faults that stay": {"Part: lost reply": [1, 1], "Create: 403 AccessDenied": [2, 2]},
+    "clickhouse faults cut": {"cut": [188, 188]},
+    "memory wide": {"what": "400 columns", "output": "Parquet, none", "peak_mib": 225, "limit_mib": 256},
+}
+
+
+class Page(unittest.TestCase):
+    def test_scores_of_one_rig_are_counted_together(self):
+        page = reliability.page(FIGURES)
+        for line in (
+            "| cut off | 1 / 0 |",
+            "| **all** | **2 / 1** |",
+            "| Part: lost reply | 3 / 3 |",
+            "| **all** | **188 / 188** |",
+            "12 runs in 34 attempts, 1,769,262 rows compared",
+            "| worker killed | 4 |",
+            "| arrow-reader | 245,276 | 0 |",
+            "| 400 columns | Parquet, none | 225 MiB | 256 MiB |",
+        ):
+            self.assertIn(line, page)
+
+
+if __name__ == "__main__":
+    unittest.main()
