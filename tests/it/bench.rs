@@ -47,13 +47,18 @@ impl Bench {
 
     /// Nothing is started yet.
     pub(crate) async fn without_worker(variables: Vec<(&'static str, String)>) -> Self {
+        Self::on(Store::SeaweedFs, variables).await
+    }
+
+    /// With a bucket in this store; nothing is started yet.
+    pub(crate) async fn on(store: Store, variables: Vec<(&'static str, String)>) -> Self {
         let name = format!("it-{}", uuid::Uuid::new_v4().simple());
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir(&folder).expect("a folder");
         Self {
             name,
             folder,
-            bucket: Bucket::fresh(Store::SeaweedFs).await,
+            bucket: Bucket::fresh(store).await,
             variables,
             server: None,
             arguments: Vec::new(),
@@ -71,6 +76,7 @@ impl Bench {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
         command.args(["worker", "--task-queue", &self.name, "--status-address", &status.to_string(), "--runs"]);
         command.arg(self.runs_file()).args(&self.arguments).current_dir(&self.folder).stdin(Stdio::null()).stderr(log);
+        self.bucket.store.give_to(&mut command);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.worker = Some(command.spawn().expect("a worker"));
         until("the worker is ready", || get(status, "/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")));
@@ -78,10 +84,8 @@ impl Bench {
 
     /// Sends a signal and waits for the worker's end.
     pub(crate) fn end_worker(&mut self, signal: &str) -> std::process::ExitStatus {
-        let mut worker = self.worker.take().expect("a worker");
-        let sent = Command::new("kill").args(["-s", signal, &worker.id().to_string()]).status().expect("kill");
-        assert!(sent.success());
-        worker.wait().expect("an end")
+        self.signal_worker(signal);
+        self.worker.take().expect("a worker").wait().expect("an end")
     }
 
     pub(crate) fn runs_file(&self) -> PathBuf {
@@ -186,9 +190,17 @@ impl Bench {
         document["runs"].as_array().expect("runs").clone()
     }
 
-    /// Leaves the worker to itself, so that another one can be started.
-    pub(crate) fn leave_worker(&mut self) {
-        self.left.extend(self.worker.take());
+    /// Sends a signal that doesn't end the worker.
+    pub(crate) fn signal_worker(&self, signal: &str) {
+        send_signal(self.worker.as_ref().expect("a worker").id(), signal);
+    }
+
+    /// Leaves the worker to itself, so that another one can be started; returns its process.
+    pub(crate) fn leave_worker(&mut self) -> u32 {
+        let worker = self.worker.take().expect("a worker");
+        let id = worker.id();
+        self.left.push(worker);
+        id
     }
 
     fn log_file(&self, worker: u32) -> PathBuf {
@@ -214,6 +226,12 @@ impl Drop for Bench {
         }
         drop(std::fs::remove_dir_all(&self.folder));
     }
+}
+
+/// Sends a signal to a process of ours.
+pub(crate) fn send_signal(process: u32, signal: &str) {
+    let sent = Command::new("kill").args(["-s", signal, &process.to_string()]).status().expect("kill");
+    assert!(sent.success(), "{signal} to {process}");
 }
 
 /// Temporal's own program, command line and server in one.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use engine::config::output::{JsonLinesCodec, Output};
 use serde_json::json;
 
-use crate::bench::{Bench, running_queries, until};
-use crate::exports;
+use crate::bench::{Bench, running_queries, send_signal, until};
+use crate::exports::{self, STORES};
 use crate::report::Score;
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
 use crate::services::{Store, temporal_address};
@@ -41,9 +41,8 @@ fn tried(what: &str) -> Score {
 }
 
 /// Lets the worker come to the `nth` request of a kind, kills it there, and lets another worker take over.
-async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
-    let what = format!("{operation:?} {nth} {fault:?}");
-    let mut score = tried(&what);
+async fn killed_at(what: &str, operation: Operation, nth: u32, fault: Fault) {
+    let mut score = tried(what);
     let proxy = S3Proxy::start(Store::SeaweedFs).await;
     proxy.breaks(operation, nth - 1, Fault::Delayed(Duration::ZERO));
     proxy.breaks(operation, 1, fault);
@@ -56,36 +55,36 @@ async fn killed_at(operation: Operation, nth: u32, fault: Fault) {
     let (status, described) = bench.end();
     assert_eq!(status, "COMPLETED", "{what}: {described}");
 
-    assert_whole_by_the_second(&bench, &what).await;
+    assert_whole_by_the_second(&bench, what).await;
     // What the killed one had opened, its successor has aborted.
     assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
-    score.survived(&what);
+    score.survived(what);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_it_opens_the_upload() {
-    killed_at(Operation::Create, 1, Fault::HeldBefore).await;
+    killed_at("killed before it opens the upload", Operation::Create, 1, Fault::HeldBefore).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_part() {
-    killed_at(Operation::Part, 2, Fault::HeldAfter).await;
+    killed_at("killed after a part", Operation::Part, 2, Fault::HeldAfter).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_the_last_part_and_before_completing() {
-    killed_at(Operation::Complete, 1, Fault::HeldBefore).await;
+    killed_at("killed after the last part, before completing", Operation::Complete, 1, Fault::HeldBefore).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn between_completing_and_its_reply() {
-    killed_at(Operation::Complete, 1, Fault::HeldAfter).await;
+    killed_at("killed between completing and its reply", Operation::Complete, 1, Fault::HeldAfter).await;
 }
 
 /// A heartbeat is on its way, and unanswered, when the worker is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn during_a_heartbeat() {
-    let mut score = tried("during a heartbeat");
+    let mut score = tried("killed during a heartbeat");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::HeldBefore);
@@ -104,14 +103,14 @@ async fn during_a_heartbeat() {
     assert_eq!(status, "COMPLETED", "{described}");
     assert_whole_by_the_second(&bench, "during a heartbeat").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
-    score.survived("during a heartbeat");
+    score.survived("killed during a heartbeat");
 }
 
 /// A store that takes longer to abort than the worker may take to end: the worker ends all the same and says so, and its
 /// successor cleans up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn told_to_stop_with_too_little_time() {
-    let mut score = tried("too little time");
+    let mut score = tried("told to stop with too little time");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::HeldBefore);
@@ -131,14 +130,14 @@ async fn told_to_stop_with_too_little_time() {
     assert_eq!(status, "COMPLETED", "{described}");
     assert_whole_by_the_second(&bench, "too little time").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
-    score.survived("too little time");
+    score.survived("told to stop with too little time");
 }
 
 /// Temporal's server goes down in the middle of a run and comes back: whoever can't be heard stops, and the run is
 /// completed once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn temporals_server_is_stopped_and_started() {
-    let mut score = tried("the server was stopped");
+    let mut score = tried("Temporal's server stopped and started");
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::ZERO));
     s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(6)));
@@ -159,14 +158,49 @@ async fn temporals_server_is_stopped_and_started() {
     assert_whole_by_the_second(&bench, "the server was stopped").await;
     assert_eq!(bench.bucket.uploads().await, [""; 0]);
     assert_eq!(s3.seen(Operation::Complete), 1);
-    score.survived("the server was stopped");
+    score.survived("Temporal's server stopped and started");
+}
+
+/// A worker that is frozen, as a machine is that is moved, and wakes up when its successor has published: it finds that it
+/// may not, and its parts gone, on a store that looks at conditions and on one that doesn't.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn frozen_until_its_successor_has_published() {
+    for store in STORES {
+        let what = format!("frozen until its successor has published, {store:?}");
+        let mut score = tried(&what);
+        let s3 = S3Proxy::start(store).await;
+        // The first attempt is frozen in its third part.
+        s3.breaks(Operation::Part, 2, Fault::Delayed(Duration::ZERO));
+        s3.breaks(Operation::Part, 1, Fault::Delayed(Duration::from_secs(3)));
+        let endpoint = s3.connection().endpoint_url.expect("an endpoint").to_string();
+        let mut bench = Bench::on(store, vec![("AWS_ENDPOINT_URL_S3", endpoint)]).await;
+        bench.start_worker();
+        bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
+        until("the worker is at its third part", || (s3.seen(Operation::Part) >= 3).then_some(()));
+        bench.signal_worker("STOP");
+        let frozen = bench.leave_worker();
+        bench.start_worker();
+        let (status, described) = bench.end();
+        assert_eq!(status, "COMPLETED", "{what}: {described}");
+        let etag = bench.bucket.etags().await;
+        send_signal(frozen, "CONT");
+        until("it has given up", || bench.log().contains("the attempt was stopped").then_some(()));
+        assert_whole_by_the_second(&bench, &what).await;
+        assert_eq!(
+            (bench.bucket.etags().await, s3.seen(Operation::Complete)),
+            (etag, 1),
+            "{what}: only one may publish"
+        );
+        assert_eq!(bench.bucket.uploads().await, [""; 0], "{what}");
+        score.survived(&what);
+    }
 }
 
 /// A worker that Temporal no longer hears, and that S3 still does, stops by itself and cleans up: its successor is the
 /// only one that publishes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_off_from_temporal_but_not_from_s3() {
-    let what = "cut off";
+    let what = "cut off from Temporal but not from S3";
     let mut score = tried(what);
     let s3 = S3Proxy::start(Store::SeaweedFs).await;
     // The first attempt is in the middle of its parts when it is cut off, and would go on to complete.

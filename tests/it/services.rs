@@ -114,6 +114,12 @@ impl Bucket {
         listed.contents().iter().map(|object| object.key().expect("has a key").to_owned()).collect()
     }
 
+    /// What the store calls the content of every visible object, in order of keys.
+    pub(crate) async fn etags(&self) -> Vec<String> {
+        let listed = self.admin.list_objects_v2().bucket(&self.name).send().await.expect("can be listed");
+        listed.contents().iter().map(|object| object.e_tag().expect("has an etag").to_owned()).collect()
+    }
+
     /// An object's bytes.
     pub(crate) async fn bytes(&self, key: &str) -> Vec<u8> {
         let object = self.admin.get_object().bucket(&self.name).key(key).send().await.expect("is there");

@@ -1,10 +1,11 @@
-//! Every row of the table of failures on the way to ClickHouse, produced for real.
+//! Every row of the tables of ClickHouse's failures, produced for real: on the way to it, and by its exceptions.
 
 use std::time::Duration;
 
 use engine::config::connection::ClickHouseConnection;
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind, Result};
+use engine::source::error_code::TABLE as CODES;
 use engine::source::failure::{Symptom, TABLE};
 use engine::source::reader::ArrowStreamReader;
 use engine::source::transport::{Request, Transport};
@@ -107,6 +108,27 @@ async fn every_row_is_met_as_the_table_says() {
         let filled = row.sentence.replace("{url}", connection.url.as_str());
         for fixed in filled.split("{detail}") {
             assert!(error.message().contains(fixed), "{:?}: {error}", row.symptom);
+        }
+    }
+}
+
+/// Before the answer as an error's status, and within it as bare text behind a beginning of the stream.
+#[tokio::test]
+async fn every_code_is_met_as_the_table_says() {
+    let unknown = (ErrorKind::Internal, 4_000, "NOBODY_KNOWS", None);
+    let known = CODES.iter().flat_map(|row| row.codes.iter().map(|(code, name)| (row.kind, *code, *name, row.hint)));
+    for (kind, code, name, hint) in known.chain([unknown]) {
+        let text = format!("Code: {code}. DB::Exception: a test's own. ({name}) (version 26.9.1)\n");
+        let within = [&[0xff; 4][..], text.as_bytes()].concat();
+        for connection in [
+            answering(500, text.as_bytes(), End::Clean).await,
+            answering(200, &within, End::Clean).await,
+            answering(200, &within, End::Closed).await,
+        ] {
+            let error = read(&connection).await.expect_err("must fail");
+            assert_eq!(error.kind(), kind, "{code} {name}: {error:?}");
+            assert!(error.message().contains(&format!("Code: {code}. DB::Exception: a test's own.")), "{error}");
+            assert!(error.message().contains(hint.unwrap_or_default()), "{error}");
         }
     }
 }
