@@ -130,6 +130,7 @@ impl Activities {
             task: (self.parts.tasks)(context),
             observer: Arc::clone(&self.parts.observer),
             attempt,
+            rows_seen: history.heartbeat_rows(),
             timeout: context.info().heartbeat_timeout,
             stop: stop.clone(),
             progress: Arc::clone(&progress),
@@ -149,7 +150,6 @@ impl Activities {
             Ok(report) => Ok(output(report, attempt)),
             Err(error) => {
                 log(&error, &input.run, attempt);
-                history.saw(progress.snapshot().rows_read).await;
                 Err(to_activity_error(&error, lease.details(), lease.is_cancel_requested()))
             }
         }
@@ -169,7 +169,13 @@ impl Activities {
 
         let memory_bytes = export.limits.memory_bytes;
         let watch = Watch::start(&self.parts.observer, &input.run.export_id, memory_bytes);
+        let history = attempt.history.clone().of(&export.source);
+        let attempt = Attempt { history: &history, ..attempt };
         let result = attempt.run(Arc::clone(&self.parts.exporter), export, identity).await;
+        match &result {
+            Ok(report) => history.published(report.rows).await,
+            Err(_) => history.saw(attempt.progress.snapshot().rows_read).await,
+        }
         watch.end(match &result {
             Ok(_) => AttemptEnd::Completed,
             Err(error) => AttemptEnd::Failed(error.kind()),

@@ -39,6 +39,7 @@ pub(crate) struct Lease {
     task: Arc<dyn Task>,
     observer: Arc<dyn RunObserver>,
     attempt: u32,
+    rows_seen: u64,
     timeout: Option<Duration>,
     stop: Stop,
     progress: Arc<Progress>,
@@ -54,6 +55,8 @@ pub(crate) struct LeaseParts {
     pub(crate) observer: Arc<dyn RunObserver>,
     /// The attempt's number.
     pub(crate) attempt: u32,
+    /// The most rows that attempts before it have read.
+    pub(crate) rows_seen: u64,
     /// The heartbeat timeout, if the activity has one.
     pub(crate) timeout: Option<Duration>,
     /// The order to stop the attempt.
@@ -65,11 +68,12 @@ pub(crate) struct LeaseParts {
 impl Lease {
     /// A lease that begins now: the server has just handed out the attempt.
     pub(crate) fn new(parts: LeaseParts) -> Arc<Self> {
-        let LeaseParts { task, observer, attempt, timeout, stop, progress } = parts;
+        let LeaseParts { task, observer, attempt, rows_seen, timeout, stop, progress } = parts;
         Arc::new(Self {
             task,
             observer,
             attempt,
+            rows_seen,
             timeout: timeout.filter(|timeout| !timeout.is_zero()),
             stop,
             progress,
@@ -101,6 +105,7 @@ impl Lease {
             bytes_written: now.bytes_written,
             parts_written: now.parts_written,
             retries: now.retries,
+            rows_seen: self.rows_seen,
             open_upload: self.progress.open_upload().borrow().as_deref().map(str::to_owned),
         }
     }
@@ -268,6 +273,7 @@ mod tests {
             task: Arc::new(Script(Mutex::new(answers.into_iter().collect()))),
             observer: Arc::new(NoObserver),
             attempt: 3,
+            rows_seen: 0,
             timeout: timeout.map(Duration::from_secs),
             stop: stop.clone(),
             progress: Arc::new(Progress::new()),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use engine::config::export::SourceConfig;
 use engine::history::History;
 use futures::future::BoxFuture;
 use runs::RunStore;
@@ -16,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub struct RecordedHistory {
     store: RunStore,
     run_id: String,
+    /// What is selected; empty until the export is known.
+    selection: String,
     /// What the last heartbeat of an earlier attempt says, where it survived.
     heartbeat: RunProgress,
 }
@@ -24,7 +27,12 @@ impl RecordedHistory {
     /// What the record alone remembers.
     #[must_use]
     pub fn new(store: &RunStore, run_id: &str) -> Self {
-        Self { store: store.clone(), run_id: run_id.to_owned(), heartbeat: RunProgress::default() }
+        Self {
+            store: store.clone(),
+            run_id: run_id.to_owned(),
+            selection: String::new(),
+            heartbeat: RunProgress::default(),
+        }
     }
 
     /// What the record remembers, which may be another host's, and the last heartbeat of an earlier attempt.
@@ -34,6 +42,21 @@ impl RecordedHistory {
         Self { heartbeat: details.ok().flatten().unwrap_or_default(), ..Self::new(store, run_id) }
     }
 
+    /// The same, for attempts that select the same.
+    #[must_use]
+    pub fn of(self, source: &SourceConfig) -> Self {
+        Self { selection: source.selection(), ..self }
+    }
+
+    /// The most rows that earlier attempts of this execution have read, as far as heartbeats tell.
+    pub(crate) const fn heartbeat_rows(&self) -> u64 {
+        if self.heartbeat.rows_read > self.heartbeat.rows_seen {
+            self.heartbeat.rows_read
+        } else {
+            self.heartbeat.rows_seen
+        }
+    }
+
     /// The upload that the earlier attempt had open when it was last heard of.
     pub(crate) fn leftover_upload(&self) -> Option<&str> {
         self.heartbeat.open_upload.as_deref()
@@ -41,10 +64,20 @@ impl RecordedHistory {
 
     /// Remembers what an attempt has read that failed. It takes no longer than a few seconds, and doesn't fail.
     pub async fn saw(&self, rows: u64) {
-        if rows > 0
-            && let Err(why) = in_time(self.store.saw(&self.run_id, rows)).await
-        {
-            tracing::warn!(run = self.run_id, why, "the rows of a failed attempt were not noted");
+        let rows = rows.max(self.heartbeat_rows());
+        if rows > 0 {
+            self.noted(in_time(self.store.saw(&self.run_id, &self.selection, rows)).await);
+        }
+    }
+
+    /// Remembers what was published, as [`saw`](Self::saw) does.
+    pub async fn published(&self, rows: u64) {
+        self.noted(in_time(self.store.published(&self.run_id, &self.selection, rows)).await);
+    }
+
+    fn noted(&self, outcome: Result<(), String>) {
+        if let Err(why) = outcome {
+            tracing::warn!(run = self.run_id, why, "the rows of an attempt were not noted");
         }
     }
 }
@@ -52,11 +85,11 @@ impl RecordedHistory {
 impl History for RecordedHistory {
     fn most_rows(&self) -> BoxFuture<'_, u64> {
         Box::pin(async {
-            let recorded = in_time(self.store.rows_seen(&self.run_id)).await.unwrap_or_else(|why| {
+            let recorded = in_time(self.store.rows_seen(&self.run_id, &self.selection)).await.unwrap_or_else(|why| {
                 tracing::warn!(run = self.run_id, why, "the record of earlier attempts can't be read");
                 0
             });
-            recorded.max(self.heartbeat.rows_read)
+            recorded.max(self.heartbeat_rows())
         })
     }
 }

@@ -5,7 +5,13 @@ import unittest
 import reliability
 
 FIGURES = {
-    "chaos": {"runs": 12, "attempts": 34, "rows": 1769262, "faults": {"worker killed": 4, "S3: lost reply": 1}},
+    "chaos": {
+        "runs": 12,
+        "attempts": 34,
+        "rows": 1769262,
+        "uploads": 0,
+        "faults": {"worker killed": 4, "S3: lost reply": 1},
+    },
     "fuzz-arrow-reader": {"inputs": 245276, "panics": 0},
     "fuzz-configuration": {"inputs": 1030, "panics": 0},
     "kill-points Part 2": {"Part 2": [1, 1]},

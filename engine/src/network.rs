@@ -5,6 +5,10 @@
 use std::error::Error as StdError;
 use std::io;
 
+/// What resolvers say of a name that doesn't exist: glibc, and musl.
+const UNKNOWN_NAME: [&str; 3] =
+    ["Name or service not known", "No address associated with hostname", "Name does not resolve"];
+
 /// What kept a request from its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NetworkFault {
@@ -33,7 +37,11 @@ impl NetworkFault {
         let text = chain(error).map(ToString::to_string).collect::<Vec<_>>().join("\n");
         let has = |parts: &[&str]| parts.iter().any(|part| text.contains(part));
         if has(&["dns error", "failed to lookup address"]) {
-            if has(&["Temporary failure", "try again"]) { Self::Unreachable } else { Self::UnknownName }
+            // Whatever isn't certain may pass.
+            if has(&UNKNOWN_NAME) { Self::UnknownName } else { Self::Unreachable }
+        } else if has(&["handshake eof"]) {
+            // The other side went away before it had said a word: a server that restarts, not one without TLS.
+            Self::ConnectionLost
         } else if has(&["not valid for name", "NotValidForName"]) {
             Self::WrongName
         } else if has(&["certificate expired", "certificate not valid yet"]) {
@@ -80,7 +88,12 @@ mod tests {
         let fault = |text: &str| NetworkFault::of(&io::Error::other(text.to_owned()));
         let lookup = "failed to lookup address information: ";
         assert_eq!(fault(&format!("{lookup}Name or service not known")), NetworkFault::UnknownName);
-        assert_eq!(fault(&format!("{lookup}Temporary failure in name resolution")), NetworkFault::Unreachable);
+        for passing in
+            ["Temporary failure in name resolution", "Try again", "Non-recoverable failure in name resolution"]
+        {
+            assert_eq!(fault(&format!("{lookup}{passing}")), NetworkFault::Unreachable, "{passing}");
+        }
+        assert_eq!(fault("client error (Connect)\ntls handshake eof"), NetworkFault::ConnectionLost);
         assert_eq!(fault("connection closed before message completed"), NetworkFault::ConnectionLost);
         assert_eq!(NetworkFault::of(&io::Error::from(io::ErrorKind::ConnectionRefused)), NetworkFault::Unreachable);
     }

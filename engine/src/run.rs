@@ -203,6 +203,7 @@ async fn prepare(
     identity: &RunIdentity,
     context: &RunContext,
 ) -> Result<Prepared> {
+    abort_leftover(export, identity, context).await?;
     if identity.attempt > 1 {
         let earlier = query_id_prefix(identity);
         if let Err(error) = control::kill_all(transport, &earlier).await {
@@ -211,40 +212,44 @@ async fn prepare(
     }
     let query_id = query_id(identity);
     let query = PlannedQuery::prepare(transport, export, &identity.interval, &query_id).await?;
+    let (client, mut spec) = destination(export, identity).await?;
+    let found = find_existing(&client, &spec.bucket, &spec.key, &context.stop, &context.progress).await?;
+    if export.destination.key_layout == KeyLayout::Reference {
+        found.require_replaceable(&spec.owner, &spec.uri())?;
+    }
+    // What lies there now may only change by us: an attempt that a successor has overtaken is refused by the store.
+    spec.precondition = found.precondition();
+    let object = S3Object::new(client, spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
+    Ok(Prepared { query, object, spec, replaces: matches!(found, Existing::Object(_)) })
+}
+
+/// The store and the object that a run makes there, without a precondition.
+async fn destination(export: &ExportConfig, identity: &RunIdentity) -> Result<(S3Client, ObjectSpec)> {
     let destination = &export.destination;
     let client = S3Client::connect(&destination.connection).await?;
     let table = export.source.model.table_name();
     let key =
         object_key(&destination.prefix, destination.key_layout, &export.id, table, &identity.interval, export.output)?;
-    let owner = Ownership::new(&export.id, identity);
-    let mut spec = ObjectSpec::new(destination, key, export.output, owner.clone());
-    let found = find_existing(&client, &spec.bucket, &spec.key, &context.stop, &context.progress).await?;
-    if destination.key_layout == KeyLayout::Reference {
-        found.require_replaceable(&owner, &spec.uri())?;
-    }
-    // What lies there now may only change by us: an attempt that a successor has overtaken is refused by the store.
-    spec.precondition = found.precondition();
-    let new_object =
-        || S3Object::new(client.clone(), spec.clone(), context.stop.clone(), Arc::clone(&context.progress));
-    let leftover = context.progress.open_upload().borrow().clone();
-    if let Some(upload_id) = leftover {
-        abort_leftover(&new_object().with_upload(&upload_id)).await;
-    }
-    let object = new_object();
-    Ok(Prepared { query, object, spec, replaces: matches!(found, Existing::Object(_)) })
+    let spec = ObjectSpec::new(destination, key, export.output, Ownership::new(&export.id, identity));
+    Ok((client, spec))
 }
 
-/// Aborts what an earlier attempt left open. If that attempt still lives, unheard, it can't publish any more. The run goes
-/// on without it.
-async fn abort_leftover(object: &S3Object) {
-    let uri = object.spec().uri();
-    match object.abort_upload().await {
+/// Aborts what an earlier attempt left open, before anything else. If that attempt still lives, unheard, it can't publish
+/// any more. The run goes on without it.
+async fn abort_leftover(export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<()> {
+    let leftover = context.progress.open_upload().borrow().clone();
+    let Some(upload_id) = leftover else { return Ok(()) };
+    let (client, spec) = destination(export, identity).await?;
+    let uri = spec.uri();
+    let object = S3Object::new(client, spec, context.stop.clone(), Arc::clone(&context.progress));
+    match object.with_upload(&upload_id).abort_upload().await {
         Ok(Aborted::Nothing | Aborted::Done) => tracing::info!(uri, "the earlier attempt's upload is aborted"),
         Ok(Aborted::Denied(upload_id)) => {
             tracing::warn!(uri, upload_id, "the credentials may not abort the earlier attempt's upload");
         }
         Err(error) => tracing::warn!(uri, ?error, "the earlier attempt's upload could not be aborted"),
     }
+    Ok(())
 }
 
 /// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.

@@ -36,14 +36,13 @@ macro_rules! upsert {
     ($condition:literal) => {
         concat!(
             "INSERT INTO runs (run_id, export_id, workflow_id, interval_start, interval_end, status, attempt, rows, ",
-            "bytes, files, error_kind, error, started_at, finished_at, rows_seen) ",
-            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?8) ",
+            "bytes, files, error_kind, error, started_at, finished_at) ",
+            "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14) ",
             "ON CONFLICT (run_id) DO UPDATE SET export_id = excluded.export_id, workflow_id = excluded.workflow_id, ",
             "interval_start = excluded.interval_start, interval_end = excluded.interval_end, ",
             "status = excluded.status, attempt = excluded.attempt, rows = excluded.rows, bytes = excluded.bytes, ",
             "files = excluded.files, error_kind = excluded.error_kind, error = excluded.error, ",
-            "started_at = excluded.started_at, finished_at = excluded.finished_at, ",
-            "rows_seen = max(runs.rows_seen, excluded.rows_seen) WHERE ",
+            "started_at = excluded.started_at, finished_at = excluded.finished_at WHERE ",
             $condition
         )
     };
@@ -58,10 +57,16 @@ const START: &str = upsert!(
 /// An end overwrites everything but a later execution of the same run.
 const FINISH: &str = upsert!("runs.started_at <= excluded.started_at");
 
-/// What an attempt has seen is never forgotten, whatever else becomes of the record.
-const SAW: &str = "UPDATE runs SET rows_seen = max(rows_seen, ?2) WHERE run_id = ?1";
+/// What a failed attempt has read, if no other of the same selection has read more.
+const SAW: &str = "INSERT INTO rows_seen (run_id, selection, rows) VALUES (?1, ?2, ?3) \
+     ON CONFLICT (run_id) DO UPDATE SET selection = excluded.selection, \
+     rows = CASE WHEN selection = excluded.selection THEN max(rows, excluded.rows) ELSE excluded.rows END";
 
-const ROWS_SEEN: &str = "SELECT rows_seen FROM runs WHERE run_id = ?1";
+/// What was published is what counts from then on.
+const PUBLISHED: &str = "INSERT INTO rows_seen (run_id, selection, rows) VALUES (?1, ?2, ?3) \
+     ON CONFLICT (run_id) DO UPDATE SET selection = excluded.selection, rows = excluded.rows";
+
+const ROWS_SEEN: &str = "SELECT rows FROM rows_seen WHERE run_id = ?1 AND selection = ?2";
 
 const LIST: &str = "SELECT * FROM runs WHERE (?1 IS NULL OR export_id = ?1) AND (?2 IS NULL OR status = ?2) \
      AND (?3 IS NULL OR started_at >= ?3) ORDER BY started_at DESC, interval_end DESC, run_id LIMIT ?4";
@@ -175,24 +180,30 @@ impl RunStore {
         self.write(FINISH, "note the end of a run", record).await
     }
 
-    /// Remembers how many rows an attempt of a run has read, if no other has read more.
+    /// Remembers how many rows a failed attempt of a run has read, if no other of the same selection has read more.
     ///
     /// # Errors
     /// [`StoreError::Statement`] when the file can't be written.
-    pub async fn saw(&self, run_id: &str, rows: u64) -> Result<(), StoreError> {
-        let update = sqlx::query(SAW).bind(run_id).bind(to_column(rows)).execute(&self.pool);
-        let told =
-            update.await.map_err(|source| StoreError::Statement { doing: "note the rows of an attempt", source });
-        told.map(|_row_or_none| ())
+    pub async fn saw(&self, run_id: &str, selection: &str, rows: u64) -> Result<(), StoreError> {
+        self.remember(SAW, run_id, selection, rows).await
     }
 
-    /// The most rows that any attempt of a run has read; 0 for a run that isn't known.
+    /// Remembers how many rows a run has published, whatever attempts before it have read.
+    ///
+    /// # Errors
+    /// [`StoreError::Statement`] when the file can't be written.
+    pub async fn published(&self, run_id: &str, selection: &str, rows: u64) -> Result<(), StoreError> {
+        self.remember(PUBLISHED, run_id, selection, rows).await
+    }
+
+    /// The most rows that an attempt of a run has read with the same selection; 0 when none is known.
     ///
     /// # Errors
     /// [`StoreError::Statement`] when the file can't be read.
-    pub async fn rows_seen(&self, run_id: &str) -> Result<u64, StoreError> {
+    pub async fn rows_seen(&self, run_id: &str, selection: &str) -> Result<u64, StoreError> {
         let rows = sqlx::query_scalar::<_, i64>(ROWS_SEEN)
             .bind(run_id)
+            .bind(selection)
             .fetch_optional(&self.pool)
             .await
             .map_err(|source| StoreError::Statement { doing: "look up earlier attempts", source })?;
@@ -219,6 +230,23 @@ impl RunStore {
     /// Closes the file; the last process to do so folds the write-ahead log into it.
     pub async fn close(&self) {
         self.pool.close().await;
+    }
+
+    async fn remember(
+        &self,
+        statement: &'static str,
+        run_id: &str,
+        selection: &str,
+        rows: u64,
+    ) -> Result<(), StoreError> {
+        sqlx::query(statement)
+            .bind(run_id)
+            .bind(selection)
+            .bind(to_column(rows))
+            .execute(&self.pool)
+            .await
+            .map_err(|source| StoreError::Statement { doing: "note the rows of an attempt", source })?;
+        Ok(())
     }
 
     async fn write(&self, statement: &'static str, doing: &'static str, record: &RunRecord) -> Result<(), StoreError> {

@@ -83,10 +83,14 @@ pub(crate) async fn run(arguments: &RunArgs, process: &Process) -> Result<(), Fa
         note(store.start(&run.record(RunStatus::Running, &RunReport::default(), None)).await);
     }
     let progress = Arc::new(Progress::new());
-    let history = store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id));
+    let history =
+        store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id).of(&export.config.source));
     let outcome = attempt(&run, history.clone(), arguments.time_limit, &progress, process).await;
-    if let (Some(history), Err(_)) = (&history, &outcome) {
-        history.saw(progress.snapshot().rows_read).await;
+    if let Some(history) = history {
+        match &outcome {
+            Ok(report) => history.published(report.rows).await,
+            Err(_) => history.saw(progress.snapshot().rows_read).await,
+        }
     }
     let outcome = outcome.and_then(|report| match report.rows {
         0 if arguments.error_on_empty => {

@@ -172,6 +172,14 @@ impl Bench {
         });
     }
 
+    /// Waits until the server has heard which upload is open.
+    pub(crate) fn wait_upload_known(&self) {
+        until("a heartbeat names the upload", || {
+            let described = self.describe(&self.name);
+            described["pendingActivities"].to_string().contains("open_upload").then_some(())
+        });
+    }
+
     fn has_progress(&self, described: &Value) -> bool {
         let details = &described["pendingActivities"][0]["heartbeatDetails"];
         // The CLI decodes payloads that are JSON, in one of two shapes.

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -38,18 +39,22 @@ pub(crate) struct Reply {
 }
 
 /// Listens on loopback and gives every exchange to `handle`, until the test's runtime ends; returns the port.
-pub(crate) async fn listen<F>(handle: impl Fn(Exchange) -> F + Send + 'static) -> u16
+pub(crate) async fn listen<F>(handle: impl Fn(Exchange) -> F + Send + Sync + 'static) -> u16
 where
     F: Future<Output = ()> + Send + 'static,
 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("loopback has a free port");
     let port = listener.local_addr().expect("is bound").port();
     tokio::spawn(async move {
+        let handle = Arc::new(handle);
         while let Ok((client, _)) = listener.accept().await {
-            // A client that closes without a word wants nothing.
-            if let Some(exchange) = Exchange::read(client).await {
-                tokio::spawn(handle(exchange));
-            }
+            let handle = Arc::clone(&handle);
+            tokio::spawn(async move {
+                // A client that closes without a word wants nothing.
+                if let Some(exchange) = Exchange::read(client).await {
+                    handle(exchange).await;
+                }
+            });
         }
     });
     port

@@ -18,12 +18,13 @@ const ROWS: u64 = 300_000;
 
 /// The second attempt's record and object, and nothing else that is visible or runs.
 async fn assert_whole_by_the_second(bench: &Bench, what: &str) {
+    assert_eq!(assert_whole(bench, what).await, 2, "{what}");
+}
+
+/// The record and the object, and nothing else that is visible or runs; returns the attempt that made it.
+async fn assert_whole(bench: &Bench, what: &str) -> u64 {
     let run = bench.runs().remove(0);
-    assert_eq!(
-        (&run["status"], &run["rows"], &run["attempt"]),
-        (&json!("Completed"), &json!(ROWS), &json!(2)),
-        "{what}"
-    );
+    assert_eq!((&run["status"], &run["rows"]), (&json!("Completed"), &json!(ROWS)), "{what}");
     let keys = bench.bucket.keys().await;
     assert_eq!(keys, [run["files"][0]["key"].as_str().expect("a key")], "{what}");
     let source = format!(
@@ -31,6 +32,7 @@ async fn assert_whole_by_the_second(bench: &Bench, what: &str) {
     );
     exports::assert_clickhouse_reads(&bench.bucket, &keys[0], Output::JsonLines(JsonLinesCodec::Uncompressed), &source);
     assert!(!running_queries().contains(&bench.name), "{what}: a query still runs");
+    run["attempt"].as_u64().expect("a number")
 }
 
 /// A point at which a worker ends or isn't heard.
@@ -50,6 +52,9 @@ async fn killed_at(what: &str, operation: Operation, nth: u32, fault: Fault) {
     let mut bench = Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint)]).await;
     bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
     until(&format!("the worker is at {what}"), || (proxy.held() == 1).then_some(()));
+    if operation != Operation::Create && fault != Fault::HeldAfter || operation == Operation::Part {
+        bench.wait_upload_known();
+    }
     bench.end_worker("KILL");
     bench.start_worker();
     let (status, described) = bench.end();
@@ -94,6 +99,7 @@ async fn during_a_heartbeat() {
         Bench::with(vec![("AWS_ENDPOINT_URL_S3", endpoint), ("TEMPORAL_ADDRESS", temporal.address.clone())]).await;
     bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
     until("the worker is at its second part", || (s3.held() == 1).then_some(()));
+    bench.wait_upload_known();
     temporal.cut();
     until("a heartbeat has no answer", || bench.log().contains("heartbeat not acknowledged").then_some(()));
     bench.end_worker("KILL");
@@ -121,6 +127,7 @@ async fn told_to_stop_with_too_little_time() {
     bench.start_worker();
     bench.start(&bench.input(ROWS, json!({"file_format": "JSONLines", "compression": null})));
     until("the worker is at its second part", || (s3.held() == 1).then_some(()));
+    bench.wait_upload_known();
     let told = Instant::now();
     let ended = bench.end_worker("TERM");
     assert!(!ended.success() && told.elapsed() < Duration::from_secs(4), "{ended} after {:?}", told.elapsed());
@@ -185,7 +192,8 @@ async fn frozen_until_its_successor_has_published() {
         let etag = bench.bucket.etags().await;
         send_signal(frozen, "CONT");
         until("it has given up", || bench.log().contains("the attempt was stopped").then_some(()));
-        assert_whole_by_the_second(&bench, &what).await;
+        // The server may have given an attempt to the frozen worker, which still polls.
+        assert!(assert_whole(&bench, &what).await >= 2, "{what}");
         assert_eq!(
             (bench.bucket.etags().await, s3.seen(Operation::Complete)),
             (etag, 1),

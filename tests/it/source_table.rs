@@ -26,7 +26,7 @@ async fn answering(status: u16, body: &[u8], end: End) -> ClickHouseConnection {
 }
 
 /// A way to a server that does this with everything.
-async fn doing<F>(handle: impl Fn(Exchange) -> F + Send + 'static) -> ClickHouseConnection
+async fn doing<F>(handle: impl Fn(Exchange) -> F + Send + Sync + 'static) -> ClickHouseConnection
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -34,13 +34,13 @@ where
 }
 
 fn at(url: &str) -> ClickHouseConnection {
-    let short = Duration::from_millis(200);
-    ClickHouseConnection {
-        url: url.parse().expect("a URL"),
-        first_byte_timeout: short,
-        idle_timeout: short,
-        ..clickhouse()
-    }
+    ClickHouseConnection { url: url.parse().expect("a URL"), ..clickhouse() }
+}
+
+/// The same way for somebody who doesn't wait.
+fn impatient(connection: ClickHouseConnection) -> ClickHouseConnection {
+    let short = Duration::from_millis(300);
+    ClickHouseConnection { first_byte_timeout: short, idle_timeout: short, ..connection }
 }
 
 async fn tls(certificate: Certificate) -> TlsProxy {
@@ -68,8 +68,8 @@ async fn produce(symptom: Symptom, tls: &[TlsProxy; 3]) -> ClickHouseConnection 
         Symptom::Expired => expired.trusted(),
         Symptom::NoTls => at(&format!("https://{}", clickhouse_address())),
         Symptom::ConnectionLost => doing(|exchange| async { exchange.reset() }).await,
-        Symptom::FirstByteLate => doing(hold).await,
-        Symptom::Idle => answering(200, &[0xff], End::Stalled).await,
+        Symptom::FirstByteLate => impatient(doing(hold).await),
+        Symptom::Idle => impatient(answering(200, &[0xff], End::Stalled).await),
         Symptom::Cut => answering(200, &[0xff], End::Closed).await,
         Symptom::NotArrow => answering(200, &[[0xff; 4], [4, 0, 0, 0], [7; 4]].concat(), End::Clean).await,
         other => panic!("produce {other:?}, too"),

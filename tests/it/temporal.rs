@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::bench::{Bench, MANY_ROWS, running_queries, until};
+use crate::exports::{self, Table};
 
 #[tokio::test]
 async fn a_workflow_that_is_started_by_the_command_line_exports_its_interval() {
@@ -164,22 +165,30 @@ async fn a_worker_that_is_killed_is_followed_by_another_attempt() {
 #[tokio::test]
 async fn a_window_that_shrinks_fails_the_run_unless_that_is_allowed() {
     let bench = Bench::new().await;
-    let statuses = [
-        (1_000, json!({}), "COMPLETED"),
-        (900, json!({}), "FAILED"),
-        (900, json!({"fewer_rows": "allow"}), "COMPLETED"),
+    let table = Table::of("SELECT number AS id FROM numbers(1000)").await;
+    let all = format!("SELECT id FROM {} WHERE {{interval_end}} > toDateTime(0)", table.name);
+    let fewer = format!("{all} AND id < 800");
+    let steps = [
+        (&all, "fail", "COMPLETED", 1_000),
+        (&all, "fail", "FAILED", 0),
+        (&all, "allow", "COMPLETED", 900),
+        // What was published is what counts from then on, and another query counts for itself.
+        (&all, "fail", "COMPLETED", 900),
+        (&fewer, "fail", "COMPLETED", 800),
     ];
-    for (rows, additions, expected) in statuses {
-        bench.start(&bench.input(rows, additions));
+    for (query, policy, expected, rows) in steps {
+        bench.start(&bench.input(0, json!({"query": query, "fewer_rows": policy})));
         let (status, described) = bench.end();
         assert_eq!(status, expected, "{described}");
         let run = bench.runs().remove(0);
+        assert_eq!((&run["rows"], &run["attempt"]), (&json!(rows), &json!(1)));
         if expected == "FAILED" {
-            assert_eq!((&run["error_kind"], &run["attempt"]), (&json!("Data"), &json!(1)));
+            assert_eq!(run["error_kind"], "Data");
             let error = run["error"].as_str().expect("an error");
             assert!(error.contains("900 rows now") && error.contains("read 1000"), "{error}");
             assert!(bench.bucket.uploads().await.is_empty());
         }
         assert_eq!(bench.bucket.keys().await.len(), 1);
+        exports::query(&format!("ALTER TABLE {} DELETE WHERE id >= 900 SETTINGS mutations_sync = 1", table.name)).await;
     }
 }

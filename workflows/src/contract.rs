@@ -141,6 +141,9 @@ pub struct RunProgress {
     pub parts_written: u64,
     /// Requests to the destination that were tried again.
     pub retries: u64,
+    /// The most rows that attempts before this one have read, so that it isn't forgotten with their heartbeats.
+    #[serde(default)]
+    pub rows_seen: u64,
     /// The upload that is open, for the next attempt to abort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_upload: Option<String>,

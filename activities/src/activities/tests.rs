@@ -343,7 +343,8 @@ async fn an_attempt_hears_how_many_rows_the_earlier_ones_read() {
     })
     .await;
     bench.insert(input()).await.expect_err("fails");
-    bench.store.saw(&run_info().run_id, 70).await.expect("a write");
+    let selected = Fixed.resolve(&S3ExportInput::from_json(&input().input).expect("an input")).expect("an export");
+    bench.store.saw(&run_info().run_id, &selected.source.selection(), 70).await.expect("a write");
     bench.insert(input()).await.expect_err("fails");
     assert_eq!(*heard.lock().expect("no panic"), [ROWS_IN_HEARTBEAT, 70]);
 }

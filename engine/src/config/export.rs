@@ -23,6 +23,16 @@ pub struct ExportConfig {
     pub limits: PipelineLimits,
 }
 
+impl SourceConfig {
+    /// A short name for what is selected: the same for the same model, settings and database, and another for others.
+    #[must_use]
+    pub fn selection(&self) -> String {
+        let connection = &self.connection;
+        let text = format!("{:?} {:?} {} {}", self.model, self.settings, connection.url, connection.database);
+        format!("{:08x}", crc32fast::hash(text.as_bytes()))
+    }
+}
+
 /// Where the rows come from.
 #[derive(Debug, Clone)]
 pub struct SourceConfig {

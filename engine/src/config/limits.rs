@@ -81,7 +81,7 @@ impl PipelineLimits {
             consumers,
             block_rows: request.block_rows.unwrap_or(131_072),
             block_bytes,
-            buffer_bytes: request.buffer_bytes.unwrap_or_else(|| left.max(block_bytes.saturating_mul(2))),
+            buffer_bytes: request.buffer_bytes.unwrap_or(left.max(1)),
             part_bytes,
             uploads_in_flight,
         };
@@ -116,15 +116,6 @@ impl PipelineLimits {
             faults
                 .push(("pipeline.part_size", format!("must be at least {}, S3's smallest part", size(MIN_PART_BYTES))));
         }
-        if self.buffer_bytes < self.block_bytes.saturating_mul(2) {
-            faults.push((
-                "pipeline.buffer_size",
-                format!(
-                    "must hold a block of {} twice, as it came and as it is written; lower block_size or raise memory_limit",
-                    size(self.block_bytes)
-                ),
-            ));
-        }
         if self.peak_bytes() > self.memory_bytes {
             faults.push((
                 "pipeline.memory_limit",
@@ -137,6 +128,15 @@ impl PipelineLimits {
                     u64::from(self.uploads_in_flight) + 1,
                     size(self.part_bytes),
                     size(self.memory_bytes),
+                ),
+            ));
+        } else if self.buffer_bytes < self.block_bytes.saturating_mul(4) {
+            faults.push((
+                "pipeline.buffer_size",
+                format!(
+                    "must hold four blocks of {}: as they came, as they are written, and the next ones; lower block_size or raise \
+                     memory_limit",
+                    size(self.block_bytes)
                 ),
             ));
         }

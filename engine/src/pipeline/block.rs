@@ -76,7 +76,7 @@ impl OpenBlock {
 impl Block {
     /// What it takes besides the messages that its rows came in: the encoded bytes, another copy of a row while it is
     /// written, with half as much again since a compressor's output grows, and rows that were copied. Unit: bytes.
-    pub(crate) const fn cost_bytes(&self) -> u64 {
+    pub(crate) fn cost_bytes(&self) -> u64 {
         let row = self.largest.num_bytes.saturating_add(self.largest.num_bytes / 2);
         self.num_bytes.saturating_add(row).saturating_add(self.pieces.copied_bytes())
     }
@@ -104,23 +104,22 @@ impl BlockCutter {
     ///
     /// # Errors
     /// When rows of small messages can't be copied together.
-    pub(crate) fn push(&mut self, batch: &RecordBatch, permit: BytePermit) -> Result<Vec<Block>, ArrowError> {
-        let permit = Arc::new(permit);
+    pub(crate) fn push(&mut self, batch: &RecordBatch, permit: &Arc<BytePermit>) -> Result<Vec<Block>, ArrowError> {
         let mut blocks = Vec::new();
         let mut start = 0;
         for (row, size) in row_sizes(batch).into_iter().enumerate() {
             let num_bytes = size + self.row_overhead;
             if self.open.num_rows > 0 && self.open.num_bytes + num_bytes > self.max_bytes {
-                blocks.extend(self.close(batch, start..row, &permit)?);
+                blocks.extend(self.close(batch, start..row, permit)?);
                 start = row;
             }
             self.open.count(LargestRow { row: self.open.num_rows as u64, num_bytes: size }, num_bytes);
             if self.open.num_rows >= self.max_rows || self.open.num_bytes >= self.max_bytes {
-                blocks.extend(self.close(batch, start..row + 1, &permit)?);
+                blocks.extend(self.close(batch, start..row + 1, permit)?);
                 start = row + 1;
             }
         }
-        self.open.pieces.push(batch, start..batch.num_rows(), &permit)?;
+        self.open.pieces.push(batch, start..batch.num_rows(), permit)?;
         Ok(blocks)
     }
 
@@ -132,6 +131,11 @@ impl BlockCutter {
     /// The size at which a block closes. Unit: bytes.
     pub(crate) const fn max_bytes(&self) -> u64 {
         self.max_bytes
+    }
+
+    /// The open block's values. Unit: bytes.
+    pub(crate) const fn open_bytes(&self) -> u64 {
+        self.open.num_bytes
     }
 
     /// The memory of the messages that the open block's rows came in. Unit: bytes.
@@ -193,8 +197,8 @@ mod tests {
         let mut cutter = BlockCutter::new(max_rows, max_bytes, 3);
         let mut blocks = Vec::new();
         for chunk in texts.chunks(batch_rows) {
-            let permit = runtime.block_on(budget.acquire(1)).expect("fits");
-            blocks.extend(cutter.push(&batch(chunk), permit).expect("is taken"));
+            let permit = Arc::new(runtime.block_on(budget.acquire(1)).expect("fits"));
+            blocks.extend(cutter.push(&batch(chunk), &permit).expect("is taken"));
             if chunk.len() % 2 == 0 {
                 cutter.copy_out().expect("copies");
             }

@@ -11,7 +11,6 @@ use arrow_schema::ArrowError;
 use arrow_select::interleave::interleave_record_batch;
 
 use super::budget::BytePermit;
-use super::row_size::row_sizes;
 
 /// A message up to this size is small. Unit: bytes.
 const SMALL_MESSAGE_BYTES: u64 = 64 * 1024;
@@ -25,8 +24,6 @@ pub(crate) struct Pieces {
     pieces: Vec<Piece>,
     /// How many at the end are of small messages.
     num_small: usize,
-    /// What was copied out of messages. Unit: bytes.
-    copied_bytes: u64,
 }
 
 /// Rows of one batch, with the right to hold the whole batch's memory.
@@ -54,8 +51,7 @@ impl Pieces {
         self.pieces.push(Piece { rows, permit: Some(Arc::clone(permit)) });
         self.num_small = if is_small { self.num_small + 1 } else { 0 };
         if self.num_small == SMALL_PIECES {
-            let range = self.pieces.len() - SMALL_PIECES..self.pieces.len();
-            self.copied_bytes += self.copy_out_range(range)?;
+            self.copy_out_range(self.pieces.len() - SMALL_PIECES..self.pieces.len())?;
         }
         Ok(())
     }
@@ -67,41 +63,54 @@ impl Pieces {
 
     /// The memory of the messages that the rows came in. Unit: bytes.
     pub(crate) fn held_bytes(&self) -> u64 {
-        self.pieces.iter().filter_map(|piece| piece.permit.as_ref()).map(|permit| permit.num_bytes()).sum()
+        self.permits().map(|permit| permit.num_bytes()).sum()
+    }
+
+    /// The same without one message. Unit: bytes.
+    pub(crate) fn held_bytes_besides(&self, message: Option<&Arc<BytePermit>>) -> u64 {
+        self.permits().filter(|permit| !is_same(permit, message)).map(|permit| permit.num_bytes()).sum()
     }
 
     /// The memory of the rows that are in no message any more. Unit: bytes.
-    pub(crate) const fn copied_bytes(&self) -> u64 {
-        self.copied_bytes
+    pub(crate) fn copied_bytes(&self) -> u64 {
+        let copied = self.pieces.iter().filter(|piece| piece.permit.is_none());
+        copied.map(|piece| piece.rows.get_array_memory_size() as u64).sum()
     }
 
     /// Copies all rows out of their messages and gives those back.
     pub(crate) fn copy_out(&mut self) -> Result<(), ArrowError> {
-        self.copied_bytes = self.copy_out_range(0..self.pieces.len())?;
-        Ok(())
+        self.copy_out_range(0..self.pieces.len())
     }
 
-    /// Copies the rows out of all messages but the last.
-    pub(crate) fn copy_out_older(&mut self) -> Result<(), ArrowError> {
-        self.copied_bytes = self.copy_out_range(0..self.pieces.len().saturating_sub(1))?;
-        Ok(())
+    /// Copies the rows out of all messages but one, which came last.
+    pub(crate) fn copy_out_besides(&mut self, message: Option<&Arc<BytePermit>>) -> Result<(), ArrowError> {
+        let of_message = |piece: &Piece| piece.permit.as_ref().is_some_and(|permit| is_same(permit, message));
+        let older = self.pieces.iter().position(of_message).unwrap_or(self.pieces.len());
+        self.copy_out_range(0..older)
     }
 
-    /// Makes one piece, which holds nothing but its rows, of several; returns their bytes.
-    fn copy_out_range(&mut self, range: Range<usize>) -> Result<u64, ArrowError> {
+    fn permits(&self) -> impl Iterator<Item = &Arc<BytePermit>> {
+        self.pieces.iter().filter_map(|piece| piece.permit.as_ref())
+    }
+
+    /// Makes one piece, which holds nothing but its rows, of several.
+    fn copy_out_range(&mut self, range: Range<usize>) -> Result<(), ArrowError> {
         self.num_small = 0;
         if range.is_empty() {
-            return Ok(0);
+            return Ok(());
         }
         let batches = self.pieces[range.clone()].iter().map(|piece| &piece.rows).collect::<Vec<_>>();
         let all =
             batches.iter().enumerate().flat_map(|(batch, rows)| (0..rows.num_rows()).map(move |row| (batch, row)));
         // Joining would not copy what there is only one of, and so keep its whole message alive.
         let rows = interleave_record_batch(&batches, &all.collect::<Vec<_>>())?;
-        let num_bytes = row_sizes(&rows).iter().sum();
         self.pieces.splice(range, [Piece { rows, permit: None }]);
-        Ok(num_bytes)
+        Ok(())
     }
+}
+
+fn is_same(permit: &Arc<BytePermit>, message: Option<&Arc<BytePermit>>) -> bool {
+    message.is_some_and(|message| Arc::ptr_eq(permit, message))
 }
 
 #[cfg(test)]
@@ -149,6 +158,9 @@ mod tests {
             assert_eq!(joined(&pieces), before);
             assert_eq!((pieces.held_bytes(), budget.held()), (0, 0));
             assert!(pieces.copied_bytes() > 0);
+            let copied_bytes = pieces.copied_bytes();
+            pieces.copy_out_besides(None).expect("copies");
+            assert_eq!(pieces.copied_bytes(), copied_bytes, "what was copied stays counted");
             let copied =
                 pieces.iter().flat_map(|rows| rows.columns().iter().flat_map(|column| memory(&column.to_data())));
             for (start, end) in copied {

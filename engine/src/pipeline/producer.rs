@@ -1,6 +1,7 @@
 //! The one task that reads: it pays for each message, cuts blocks and queues them.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::ArrowError;
@@ -13,12 +14,12 @@ use super::group::TaskGroup;
 use super::progress::Progress;
 use crate::error::{Error, Result};
 use crate::source::oversized::LargestValue;
-use crate::source::reader::ArrowStreamReader;
+use crate::source::reader::{ArrowStreamReader, MessageSize};
 
 /// Where record batches come from, each announced with its size.
 pub(crate) trait BatchSource: Send + 'static {
-    /// The bytes that the next batch will hold; `None` only when the source ended cleanly.
-    fn next_size(&mut self) -> impl Future<Output = Result<Option<usize>>> + Send;
+    /// What the next batch will take; `None` only when the source ended cleanly.
+    fn next_size(&mut self) -> impl Future<Output = Result<Option<MessageSize>>> + Send;
 
     /// The batch that was announced.
     fn next_batch(&mut self) -> impl Future<Output = Result<RecordBatch>> + Send;
@@ -29,7 +30,7 @@ pub(crate) trait BatchSource: Send + 'static {
 }
 
 impl BatchSource for ArrowStreamReader {
-    fn next_size(&mut self) -> impl Future<Output = Result<Option<usize>>> + Send {
+    fn next_size(&mut self) -> impl Future<Output = Result<Option<MessageSize>>> + Send {
         Self::next_size(self)
     }
 
@@ -96,47 +97,47 @@ impl Producer<'_> {
         let _passed = first.send(());
         let mut num_rows = 0;
         while let Some(size) = self.group.unless_stopped(source.next_size()).await?? {
-            let size = size as u64;
-            // Beside the message there must be room for encoding a block of it.
-            let encoding = size.min(cutter.max_bytes());
-            if !self.budget.fits_beside(encoding, size) {
+            // Beside the message there must be room for what is copied out of older ones, and for encoding a block of both.
+            let copied = cutter.open_bytes();
+            let beside = copied + cutter.max_bytes().min(copied.saturating_add(size.cost.saturating_mul(2)));
+            if !self.budget.fits_beside(beside, size.cost) {
                 let largest = self.group.unless_stopped(source.largest_value()).await?;
-                return Err(self.message_too_large(size, num_rows, largest));
+                return Err(self.message_too_large(size.cost, num_rows, largest));
             }
-            if !self.budget.fits_beside(cutter.held_bytes().saturating_add(encoding), size) {
+            if !self.budget.fits_beside(cutter.held_bytes().saturating_add(beside), size.cost) {
                 cutter.copy_out().map_err(cannot_copy)?;
             }
-            let acquired = self.group.unless_stopped(self.budget.acquire(size)).await?;
-            let permit = acquired.ok_or_else(|| self.message_too_large(size, num_rows, None))?;
+            let acquired = self.group.unless_stopped(self.budget.acquire(size.cost)).await?;
+            let permit = Arc::new(acquired.ok_or_else(|| self.message_too_large(size.cost, num_rows, None))?);
             let batch = self.group.unless_stopped(source.next_batch()).await??;
             num_rows += batch.num_rows() as u64;
-            self.progress.add_read(batch.num_rows() as u64, size);
-            for block in cutter.push(&batch, permit).map_err(cannot_copy)? {
-                turn = self.queue(block, size, turn).await?;
+            self.progress.add_read(batch.num_rows() as u64, size.body);
+            for block in cutter.push(&batch, &permit).map_err(cannot_copy)? {
+                turn = self.queue(block, Some(&permit), turn).await?;
             }
         }
         if let Some(block) = cutter.finish() {
-            self.queue(block, 0, turn).await?;
+            self.queue(block, None, turn).await?;
         }
         Ok(num_rows)
     }
 
-    /// Queues a block that waits for `mine`; returns what the block after it waits for. `message` is the size of the
-    /// message that ended it, which later blocks may need as well.
+    /// Queues a block that waits for `mine`; returns what the block after it waits for. `message` is the one that ended
+    /// it, which later blocks may need as well.
     async fn queue(
         &self,
         mut block: Block,
-        message: u64,
+        message: Option<&Arc<BytePermit>>,
         mine: oneshot::Receiver<()>,
     ) -> Result<oneshot::Receiver<()>> {
         if !self.fits(&block, message) {
-            block.pieces.copy_out_older().map_err(cannot_copy)?;
+            block.pieces.copy_out_besides(message).map_err(cannot_copy)?;
         }
         if !self.fits(&block, message) {
-            return Err(self.block_too_large(&block, message));
+            return Err(self.row_too_large(&block));
         }
         let acquired = self.group.unless_stopped(self.budget.acquire(block.cost_bytes())).await?;
-        let cost = acquired.ok_or_else(|| self.block_too_large(&block, message))?;
+        let cost = acquired.ok_or_else(|| self.row_too_large(&block))?;
         let (next, after) = oneshot::channel();
         let queued = QueuedBlock { block, cost, turn: Turn { mine, next } };
         self.progress.block_queued();
@@ -144,32 +145,41 @@ impl Producer<'_> {
         Ok(after)
     }
 
-    /// Whether what a block costs can be had beside the messages that it and the blocks after it need.
-    fn fits(&self, block: &Block, message: u64) -> bool {
-        self.budget.fits_beside(block.pieces.held_bytes().max(message), block.cost_bytes())
+    /// Whether what a block costs can ever be had, beside what is held until the block has it: the messages of its rows,
+    /// and the one that the blocks after it may need.
+    fn fits(&self, block: &Block, message: Option<&Arc<BytePermit>>) -> bool {
+        let older = block.pieces.held_bytes_besides(message);
+        let held = older.saturating_add(message.map_or(0, |message| message.num_bytes()));
+        self.budget.fits_beside(held, block.cost_bytes())
     }
 
-    fn block_too_large(&self, block: &Block, message: u64) -> Error {
+    /// Blocks of small rows always fit: the limits see to that.
+    fn row_too_large(&self, block: &Block) -> Error {
         let (column, num_bytes) = block.largest_column();
-        let value = LargestValue { row: block.largest.row, column, num_bytes };
-        self.message_too_large(block.pieces.held_bytes().max(message), block.first_row, Some(value))
+        self.value_too_large(block.first_row, &LargestValue { row: block.largest.row, column, num_bytes })
     }
 
     fn message_too_large(&self, size: u64, rows_before: u64, largest: Option<LargestValue>) -> Error {
-        let capacity = ByteSize::b(self.budget.capacity());
-        Error::data(match largest {
-            Some(LargestValue { row, column, num_bytes }) if num_bytes > size / 2 => format!(
-                "row {} is too large: its column `{column}` has {}, and a run may hold {capacity} of rows as they came and as they are \
-                 written; raise pipeline.memory_limit, or leave the row out",
-                rows_before + row + 1,
-                ByteSize::b(num_bytes),
-            ),
-            _ => format!(
-                "the rows after row {rows_before} came as one message of {}, and a run may hold {capacity} of rows as they came and as \
-                 they are written; lower the setting max_block_size in source.settings, or raise pipeline.memory_limit",
-                ByteSize::b(size),
-            ),
-        })
+        if let Some(value) = largest.filter(|value| value.num_bytes > size / 2) {
+            return self.value_too_large(rows_before, &value);
+        }
+        Error::data(format!(
+            "the rows after row {rows_before} came as one message of {}, and a run may hold {} of rows as they came and as they are \
+             written; lower the setting max_block_size in source.settings, or raise pipeline.memory_limit",
+            ByteSize::b(size),
+            ByteSize::b(self.budget.capacity())
+        ))
+    }
+
+    fn value_too_large(&self, rows_before: u64, value: &LargestValue) -> Error {
+        Error::data(format!(
+            "row {} is too large: its column `{}` has {}, and a run may hold {} of rows as they came and as they are written; raise \
+             pipeline.memory_limit, or leave the row out",
+            rows_before + value.row + 1,
+            value.column,
+            ByteSize::b(value.num_bytes),
+            ByteSize::b(self.budget.capacity())
+        ))
     }
 }
 

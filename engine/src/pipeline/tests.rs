@@ -21,6 +21,7 @@ use crate::history::History;
 use crate::run::Unfenced;
 use crate::sink::object::{PartNumber, UploadedPart};
 use crate::source::oversized::LargestValue;
+use crate::source::reader::MessageSize;
 use crate::stop::Stop;
 
 /// A store that answers late and out of order, from a seed, and may fail one part.
@@ -97,10 +98,13 @@ struct Batches {
 }
 
 impl BatchSource for Batches {
-    async fn next_size(&mut self) -> Result<Option<usize>> {
+    async fn next_size(&mut self) -> Result<Option<MessageSize>> {
         tokio::task::yield_now().await;
         match self.batches.as_slice().first() {
-            Some(batch) => Ok(Some(batch.num_rows() * 64)),
+            Some(batch) => {
+                let body = row_size::row_sizes(batch).iter().sum();
+                Ok(Some(MessageSize { body, cost: body }))
+            }
             None => self.fails_with.take().map_or(Ok(None), Err),
         }
     }
@@ -384,7 +388,7 @@ fn large_blocks_do_not_depend_on_messages_either() {
         let objects = [70_000, 8_192, 8_000, 333].map(|batch_rows| {
             let mut setup = Setup::new(output, SlowSink::default());
             (setup.block_rows, setup.block_bytes, setup.part_bytes, setup.buffer_bytes) =
-                (50_000, 1 << 30, 1 << 20, 16 << 20);
+                (50_000, 1 << 30, 1 << 20, 64 << 20);
             in_runtime(setup.run(batches(&texts, batch_rows))).expect("succeeds");
             setup.object().expect("published")
         });
@@ -415,8 +419,8 @@ fn an_order_to_stop_is_obeyed_before_publishing() {
 #[test]
 fn a_message_larger_than_the_budget_is_refused_with_the_knob() {
     let setup = Setup::new(Output::JsonLines(JsonLinesCodec::Uncompressed), SlowSink::default());
-    let texts = (0..600).map(|number| Some(format!("row {number}"))).collect::<Vec<_>>();
-    let error = in_runtime(setup.run(batches(&texts, 600))).expect_err("too large");
+    let texts = (0..2_000).map(|number| Some(format!("row {number}"))).collect::<Vec<_>>();
+    let error = in_runtime(setup.run(batches(&texts, 2_000))).expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::Data);
     assert!(error.message().contains("max_block_size"), "{error}");
 }
@@ -443,12 +447,12 @@ fn a_row_that_cannot_be_held_is_named_and_passes_with_more_memory() {
     let mut texts = some_texts();
     texts[120] = Some("x".repeat(20_000));
     let setup = |buffer_bytes| Setup { buffer_bytes, ..Setup::new(PLAIN, SlowSink::default()) };
-    let error = in_runtime(setup(32 << 10).run(batches(&texts, 10))).expect_err("too large");
+    let error = in_runtime(setup(64 << 10).run(batches(&texts, 10))).expect_err("too large");
     assert_eq!(error.kind(), ErrorKind::Data);
     assert!(error.message().starts_with("row 121 is too large: its column `text` has 19.5 KiB"), "{error}");
     assert!(error.message().ends_with("raise pipeline.memory_limit, or leave the row out"), "{error}");
 
-    let enough = setup(64 << 10);
+    let enough = setup(96 << 10);
     assert_eq!(in_runtime(enough.run(batches(&texts, 10))).expect("fits").num_rows, 400);
     assert_holds(PLAIN, &enough.object().expect("published"), &texts);
 }
@@ -462,8 +466,24 @@ fn large_rows_never_make_the_pipeline_wait_for_itself() {
             .collect::<Vec<_>>();
         for batch_rows in [1, 2, 7] {
             let output = Output::Parquet(crate::config::output::ParquetCodec::Zstd);
-            let setup = Setup { consumers, buffer_bytes: 40 << 10, ..Setup::new(output, SlowSink::default()) };
+            let buffer_bytes = (25 + 10 * batch_rows as u64) << 10;
+            let setup = Setup { consumers, buffer_bytes, ..Setup::new(output, SlowSink::default()) };
             assert_eq!(in_runtime(setup.run(batches(&texts, batch_rows))).expect("succeeds").num_rows, 200);
+        }
+    }
+}
+
+/// A block that ends before the first row of a message holds older messages, and the next block holds this one: both count,
+/// or it waits for what can never come free.
+#[test]
+fn a_block_that_ends_between_messages_never_waits_for_the_next_one() {
+    for last in 4_000..8_000 {
+        let sizes = [5_000, 5_000, 7_000, last];
+        let texts = sizes.map(|size| Some("z".repeat(size))).to_vec();
+        let setup = Setup { block_bytes: 8_000, buffer_bytes: 36 << 10, ..Setup::new(PLAIN, SlowSink::default()) };
+        if last % 97 == 0 {
+            let result = in_runtime(setup.run(batches(&texts, 3)));
+            assert!(result.is_ok() || result.is_err_and(|error| error.kind() == ErrorKind::Data), "{last}");
         }
     }
 }

@@ -188,10 +188,13 @@ fn dispatch_symptom(error: &(dyn StdError + 'static), timed_out: bool) -> Sympto
     if timed_out {
         return Symptom::Connect;
     }
-    if chain(error).map(ToString::to_string).any(|text| text.contains("credentials") || text.contains("identity")) {
+    let fault = NetworkFault::of(error);
+    let about_credentials = |text: String| text.contains("credentials") || text.contains("identity");
+    // A source of credentials that can't be reached now is no lack of them.
+    if fault != NetworkFault::Unreachable && chain(error).map(ToString::to_string).any(about_credentials) {
         return Symptom::Credentials;
     }
-    match NetworkFault::of(error) {
+    match fault {
         NetworkFault::UnknownName => Symptom::Dns,
         NetworkFault::Unreachable => Symptom::Connect,
         NetworkFault::Untrusted | NetworkFault::WrongName | NetworkFault::Expired | NetworkFault::NoTls => Symptom::Tls,

@@ -25,10 +25,19 @@ const CONTINUATION: [u8; 4] = [0xff; 4];
 
 /// What an array takes besides its values. Unit: bytes, rounded up. It counts where a message has many columns and few
 /// rows.
-const ARRAY_BYTES: usize = 512;
+const ARRAY_BYTES: u64 = 512;
 
 /// The largest metadata of one message that is taken for real. Unit: bytes; a thousand columns need about 100 KiB.
 const MAX_METADATA_BYTES: usize = 16 * 1024 * 1024;
+
+/// How large the next message is. Unit: bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MessageSize {
+    /// Its body as it is sent.
+    pub body: u64,
+    /// What its batch takes: the body, and the arrays themselves.
+    pub cost: u64,
+}
 
 /// Reads record batches from a ClickHouse response in the format `ArrowStream`.
 ///
@@ -70,12 +79,9 @@ impl ArrowStreamReader {
     /// What the next message will take, before it is read. `None` only after the end marker *and* the clean end of
     /// the response.
     ///
-    /// # Units
-    /// Bytes of the message's body, which the decoded batch will hold, and of the batch's arrays themselves.
-    ///
     /// # Errors
     /// The server's exception; `SourceUnavailable` for a stream that broke off; `Data` for one that isn't Arrow.
-    pub async fn next_size(&mut self) -> Result<Option<usize>> {
+    pub async fn next_size(&mut self) -> Result<Option<MessageSize>> {
         if self.finished {
             return Ok(None);
         }
@@ -89,7 +95,8 @@ impl ArrowStreamReader {
             Err(error) => return Err(self.body.exception().await.unwrap_or(error)),
         };
         self.pending = Some(PendingMessage { metadata, body_num_bytes });
-        Ok(Some(body_num_bytes + self.schema.fields().len() * ARRAY_BYTES))
+        let body = body_num_bytes as u64;
+        Ok(Some(MessageSize { body, cost: body + self.schema.fields().len() as u64 * ARRAY_BYTES }))
     }
 
     /// Looks for the largest value of the message that [`next_size`](Self::next_size) announced, and holds no more of it

@@ -142,17 +142,18 @@ async fn says_which_file_cannot_be_opened() {
 }
 
 #[tokio::test]
-async fn the_most_rows_that_any_attempt_saw_are_kept() {
+async fn the_most_rows_that_an_attempt_saw_are_kept_until_something_is_published() {
     let (_folder, store) = temporary().await;
-    assert_eq!(store.rows_seen("a").await.expect("a read"), 0);
+    let seen = async |selection| store.rows_seen("a", selection).await.expect("a read");
+    assert_eq!(seen("one").await, 0);
+    store.saw("a", "one", 1_500).await.expect("a write");
+    store.saw("a", "one", 700).await.expect("a write");
+    assert_eq!((seen("one").await, seen("other").await), (1_500, 0));
+    store.published("a", "one", 900).await.expect("a write");
+    assert_eq!(seen("one").await, 900);
+    store.saw("a", "other", 20).await.expect("a write");
+    assert_eq!((seen("one").await, seen("other").await), (0, 20));
     store.start(&record("a", RunStatus::Running)).await.expect("a write");
-    store.saw("a", 1_500).await.expect("a write");
-    store.saw("a", 700).await.expect("a write");
-    assert_eq!(store.rows_seen("a").await.expect("a read"), 1_500);
     store.finish(&finished("a")).await.expect("a write");
-    let later = RunRecord { started_at: at("2026-02-01T00:00:00Z"), ..record("a", RunStatus::Starting) };
-    store.start(&later).await.expect("a write");
-    assert_eq!(store.rows_seen("a").await.expect("a read"), 1_500);
-    store.finish(&RunRecord { rows: 2_000, ..finished("b") }).await.expect("a write");
-    assert_eq!(store.rows_seen("b").await.expect("a read"), 2_000);
+    assert_eq!(seen("other").await, 20);
 }

@@ -15,7 +15,7 @@ use crate::pipeline::row_size::row_sizes;
 use crate::source::conform::conform;
 
 /// What a run would refuse to hold.
-const TOO_LARGE: usize = 16 << 20;
+const TOO_LARGE: u64 = 16 << 20;
 
 fn batch(rows: i32) -> RecordBatch {
     let mut lists = ListBuilder::new(StringBuilder::new());
@@ -61,7 +61,7 @@ async fn read(bytes: &[u8], schema: &SchemaRef) -> Result<u64> {
     let mut reader = ArrowStreamReader::open(body).await?;
     let mut rows = 0;
     while let Some(size) = reader.next_size().await? {
-        if size > TOO_LARGE {
+        if size.body > TOO_LARGE {
             let _named = reader.largest_value().await;
             break;
         }
