@@ -130,7 +130,7 @@ async fn told_to_stop_with_too_little_time() {
     bench.wait_upload_known();
     let told = Instant::now();
     let ended = bench.end_worker("TERM");
-    assert!(!ended.success() && told.elapsed() < Duration::from_secs(4), "{ended} after {:?}", told.elapsed());
+    assert!(!ended.success() && told.elapsed() < Duration::from_secs(10), "{ended} after {:?}", told.elapsed());
     assert!(bench.log().contains("raise --shutdown-grace"), "{}", bench.log());
     bench.start_worker();
     let (status, described) = bench.end();
