@@ -75,7 +75,7 @@ impl PipelineLimits {
             .block_bytes
             .unwrap_or_else(|| (share(16) / u64::from(consumers.max(1) + 1)).clamp(1 << 20, 64 << 20));
         // What is left when the rest has its share, but for a reserve: allocators and connections take some, too.
-        let left = share(58).saturating_sub(block_bytes).saturating_sub(all_parts(part_bytes, uploads_in_flight));
+        let left = share(56).saturating_sub(block_bytes).saturating_sub(all_parts(part_bytes, uploads_in_flight));
         let limits = Self {
             memory_bytes,
             consumers,
