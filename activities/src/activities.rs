@@ -24,7 +24,7 @@ use crate::attempt::Attempt;
 use crate::exporter::{Exporter, Resolver};
 use crate::failure::to_activity_error;
 use crate::heartbeat::{Lease, LeaseParts};
-use crate::history::RecordedHistory;
+use crate::history::{RecordedHistory, last_heartbeat};
 use crate::observer::{AttemptEnd, RunEnd, RunObserver};
 use crate::task::TaskFactory;
 
@@ -123,14 +123,15 @@ impl Activities {
     async fn insert(&self, context: &ActivityContext, input: &InsertInput) -> Result<InsertOutput, ActivityError> {
         let attempt = context.info().attempt;
         let stop = Stop::new();
-        let history = RecordedHistory::with_heartbeats(&self.parts.store, &input.run.run_id, context);
+        let earlier = last_heartbeat(context);
+        let rows_seen = earlier.rows_read.max(earlier.rows_seen);
         // It stays in this attempt's heartbeats until it is aborted, so that it can't be forgotten.
-        let progress = Arc::new(Progress::with_leftover(history.leftover_upload()));
+        let progress = Arc::new(Progress::with_leftover(earlier.open_upload.as_deref()));
         let lease = Lease::new(LeaseParts {
             task: (self.parts.tasks)(context),
             observer: Arc::clone(&self.parts.observer),
             attempt,
-            rows_seen: history.heartbeat_rows(),
+            rows_seen,
             timeout: context.info().heartbeat_timeout,
             stop: stop.clone(),
             progress: Arc::clone(&progress),
@@ -142,11 +143,10 @@ impl Activities {
             lease: &lease,
             stop: &stop,
             progress: &progress,
-            history: &history,
             observer: &self.parts.observer,
             start_to_close: Duration::from_millis(input.start_to_close_ms),
         };
-        match self.attempt(surroundings, input, attempt).await {
+        match self.attempt(surroundings, input, attempt, rows_seen).await {
             Ok(report) => Ok(output(report, attempt)),
             Err(error) => {
                 log(&error, &input.run, attempt);
@@ -155,7 +155,13 @@ impl Activities {
         }
     }
 
-    async fn attempt(&self, attempt: Attempt<'_>, input: &InsertInput, number: u32) -> Result<RunReport> {
+    async fn attempt(
+        &self,
+        attempt: Attempt<'_>,
+        input: &InsertInput,
+        number: u32,
+        rows_seen: u64,
+    ) -> Result<RunReport> {
         let export = S3ExportInput::from_json(&input.input).and_then(|export| self.parts.resolver.resolve(&export));
         let export = export.map_err(|faults| Error::config(faults.join("; ")))?;
         let interval = Interval::new(input.run.interval.start, input.run.interval.end)?;
@@ -169,9 +175,8 @@ impl Activities {
 
         let memory_bytes = export.limits.memory_bytes;
         let watch = Watch::start(&self.parts.observer, &input.run.export_id, memory_bytes);
-        let history = attempt.history.clone().of(&export.source);
-        let attempt = Attempt { history: &history, ..attempt };
-        let result = attempt.run(Arc::clone(&self.parts.exporter), export, identity).await;
+        let history = RecordedHistory::new(&self.parts.store, &identity.run_id, &export.source, rows_seen);
+        let result = attempt.run(Arc::clone(&self.parts.exporter), export, identity, history.clone()).await;
         match &result {
             Ok(report) => history.published(report.rows).await,
             Err(_) => history.saw(attempt.progress.snapshot().rows_read).await,

@@ -41,8 +41,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) stop: &'a Stop,
     /// The counters.
     pub(crate) progress: &'a Arc<Progress>,
-    /// What earlier attempts have read.
-    pub(crate) history: &'a RecordedHistory,
     /// Hears of progress.
     pub(crate) observer: &'a Arc<dyn RunObserver>,
     /// The longest that the attempt may take, as the server counts it.
@@ -59,13 +57,14 @@ impl Attempt<'_> {
         exporter: Arc<dyn Exporter>,
         export: ExportConfig,
         identity: RunIdentity,
+        history: RecordedHistory,
     ) -> Result<RunReport> {
         let mut reporter = Reporter::new(&export.id, self.progress, self.observer);
         let context = RunContext {
             stop: self.stop.clone(),
             progress: Arc::clone(self.progress),
             fence: Arc::<Lease>::clone(self.lease),
-            history: Arc::new(self.history.clone()),
+            history: Arc::new(history),
         };
         let run = async move { exporter.run(&export, &identity, &context).await };
         // Whatever ends this future early stops the run, which otherwise would go on unseen.

@@ -12,59 +12,32 @@ use workflows::contract::RunProgress;
 /// How long the record may take to answer, or to be written when an attempt failed. The run goes on without it.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// What the last heartbeat of an earlier attempt says, where it survived.
+pub(crate) fn last_heartbeat(context: &ActivityContext) -> RunProgress {
+    // Details of another shape are of another program, or of another version of this one.
+    context.heartbeat_details().deserialize().ok().flatten().unwrap_or_default()
+}
+
 /// The memory of one run, in the record of runs.
 #[derive(Debug, Clone)]
 pub struct RecordedHistory {
     store: RunStore,
     run_id: String,
-    /// What is selected; empty until the export is known.
     selection: String,
-    /// What the last heartbeat of an earlier attempt says, where it survived.
-    heartbeat: RunProgress,
+    heartbeat_rows: u64,
 }
 
 impl RecordedHistory {
-    /// What the record alone remembers.
+    /// What is remembered of attempts that selected the same: by the record, which may be another host's, and by
+    /// heartbeats, which say that earlier attempts have read `heartbeat_rows`.
     #[must_use]
-    pub fn new(store: &RunStore, run_id: &str) -> Self {
-        Self {
-            store: store.clone(),
-            run_id: run_id.to_owned(),
-            selection: String::new(),
-            heartbeat: RunProgress::default(),
-        }
-    }
-
-    /// What the record remembers, which may be another host's, and the last heartbeat of an earlier attempt.
-    pub(crate) fn with_heartbeats(store: &RunStore, run_id: &str, context: &ActivityContext) -> Self {
-        let details = context.heartbeat_details().deserialize::<RunProgress>();
-        // Details of another shape are of another program, or of another version of this one.
-        Self { heartbeat: details.ok().flatten().unwrap_or_default(), ..Self::new(store, run_id) }
-    }
-
-    /// The same, for attempts that select the same.
-    #[must_use]
-    pub fn of(self, source: &SourceConfig) -> Self {
-        Self { selection: source.selection(), ..self }
-    }
-
-    /// The most rows that earlier attempts of this execution have read, as far as heartbeats tell.
-    pub(crate) const fn heartbeat_rows(&self) -> u64 {
-        if self.heartbeat.rows_read > self.heartbeat.rows_seen {
-            self.heartbeat.rows_read
-        } else {
-            self.heartbeat.rows_seen
-        }
-    }
-
-    /// The upload that the earlier attempt had open when it was last heard of.
-    pub(crate) fn leftover_upload(&self) -> Option<&str> {
-        self.heartbeat.open_upload.as_deref()
+    pub fn new(store: &RunStore, run_id: &str, source: &SourceConfig, heartbeat_rows: u64) -> Self {
+        Self { store: store.clone(), run_id: run_id.to_owned(), selection: source.selection(), heartbeat_rows }
     }
 
     /// Remembers what an attempt has read that failed. It takes no longer than a few seconds, and doesn't fail.
     pub async fn saw(&self, rows: u64) {
-        let rows = rows.max(self.heartbeat_rows());
+        let rows = rows.max(self.heartbeat_rows);
         if rows > 0 {
             self.noted(in_time(self.store.saw(&self.run_id, &self.selection, rows)).await);
         }
@@ -89,7 +62,7 @@ impl History for RecordedHistory {
                 tracing::warn!(run = self.run_id, why, "the record of earlier attempts can't be read");
                 0
             });
-            recorded.max(self.heartbeat_rows())
+            recorded.max(self.heartbeat_rows)
         })
     }
 }

@@ -84,7 +84,7 @@ pub(crate) async fn run(arguments: &RunArgs, process: &Process) -> Result<(), Fa
     }
     let progress = Arc::new(Progress::new());
     let history =
-        store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id).of(&export.config.source));
+        store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id, &export.config.source, 0));
     let outcome = attempt(&run, history.clone(), arguments.time_limit, &progress, process).await;
     if let Some(history) = history {
         match &outcome {

@@ -30,10 +30,10 @@ pub(crate) struct Block {
     pub(crate) largest: LargestRow,
 }
 
-/// A row, by its place within a block or, in an error, within the run.
+/// A block's largest row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct LargestRow {
-    /// Its number, from 0.
+    /// Its number within the block, from 0.
     pub(crate) row: u64,
     /// Its size. Unit: bytes.
     pub(crate) num_bytes: u64,
