@@ -8,6 +8,7 @@ pub mod config;
 pub mod error;
 pub mod history;
 pub mod interval;
+pub mod network;
 pub mod pipeline;
 pub mod run;
 pub mod sink;
@@ -17,4 +18,3 @@ pub mod stop;
 mod encode;
 #[cfg(test)]
 mod fuzz;
-mod network;

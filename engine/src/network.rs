@@ -11,7 +11,8 @@ const UNKNOWN_NAME: [&str; 3] =
 
 /// What kept a request from its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NetworkFault {
+#[non_exhaustive]
+pub enum NetworkFault {
     /// The host's name doesn't exist.
     UnknownName,
     /// Nobody listens, the way there is closed, or names can't be resolved now.

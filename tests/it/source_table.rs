@@ -5,6 +5,7 @@ use std::time::Duration;
 use engine::config::connection::ClickHouseConnection;
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind, Result};
+use engine::network::NetworkFault;
 use engine::source::error_code::TABLE as CODES;
 use engine::source::failure::{Symptom, TABLE};
 use engine::source::reader::ArrowStreamReader;
@@ -58,16 +59,16 @@ async fn produce(symptom: Symptom, tls: &[TlsProxy; 3]) -> ClickHouseConnection 
         Symptom::Unsendable => {
             ClickHouseConnection { password: Secret::new("line\nbreak"), ..at("http://127.0.0.1:8123") }
         }
-        Symptom::UnknownName => at("http://clickhouse.invalid:8123"),
-        Symptom::Unreachable => {
+        Symptom::Network(NetworkFault::UnknownName) => at("http://clickhouse.invalid:8123"),
+        Symptom::Network(NetworkFault::Unreachable) => {
             let unused = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
             at(&format!("http://{}", unused.local_addr().expect("is bound")))
         }
-        Symptom::Untrusted => proper.untrusted(),
-        Symptom::WrongName => of_another.trusted(),
-        Symptom::Expired => expired.trusted(),
-        Symptom::NoTls => at(&format!("https://{}", clickhouse_address())),
-        Symptom::ConnectionLost => doing(|exchange| async { exchange.reset() }).await,
+        Symptom::Network(NetworkFault::Untrusted) => proper.untrusted(),
+        Symptom::Network(NetworkFault::WrongName) => of_another.trusted(),
+        Symptom::Network(NetworkFault::Expired) => expired.trusted(),
+        Symptom::Network(NetworkFault::NoTls) => at(&format!("https://{}", clickhouse_address())),
+        Symptom::Network(NetworkFault::ConnectionLost) => doing(|exchange| async { exchange.reset() }).await,
         Symptom::FirstByteLate => impatient(doing(hold).await),
         Symptom::Idle => impatient(answering(200, &[0xff], End::Stalled).await),
         Symptom::Cut => answering(200, &[0xff], End::Closed).await,
@@ -100,7 +101,7 @@ async fn every_row_is_met_as_the_table_says() {
     for row in TABLE {
         let connection = produce(row.symptom, &proxies).await;
         let error = read(&connection).await.expect_err("must fail");
-        if row.symptom == Symptom::UnknownName && has_no_resolver(&error) {
+        if row.symptom == Symptom::Network(NetworkFault::UnknownName) && has_no_resolver(&error) {
             assert_eq!(error.kind(), ErrorKind::SourceUnavailable, "{error:?}");
             continue;
         }

@@ -20,20 +20,8 @@ pub enum Symptom {
     Unframed,
     /// The request can't be made.
     Unsendable,
-    /// The host's name doesn't exist.
-    UnknownName,
-    /// Nobody listens, or the way there is closed.
-    Unreachable,
-    /// The certificate's authority isn't known.
-    Untrusted,
-    /// The certificate is for another name.
-    WrongName,
-    /// The certificate is not valid today.
-    Expired,
-    /// The other side doesn't speak TLS.
-    NoTls,
-    /// The connection broke before the head of the response.
-    ConnectionLost,
+    /// What kept the request from its response.
+    Network(NetworkFault),
     /// The head of the response didn't come in time.
     FirstByteLate,
     /// Nothing more came in time.
@@ -100,44 +88,44 @@ pub const TABLE: &[Row] = &[
         "the connection's url, user or password can't be sent over HTTP; look for line breaks in them",
     ),
     row(
-        Symptom::UnknownName,
+        Symptom::Network(NetworkFault::UnknownName),
         "a name that doesn't exist",
         Config,
         "the host of {url} does not exist; correct the connection's url ({detail})",
     ),
     row(
-        Symptom::Unreachable,
+        Symptom::Network(NetworkFault::Unreachable),
         "nobody listens, the way there is closed, or names can't be resolved now",
         SourceUnavailable,
         "ClickHouse at {url} can't be reached: {detail}; check the connection's url",
     ),
     row(
-        Symptom::Untrusted,
+        Symptom::Network(NetworkFault::Untrusted),
         "a certificate of an unknown authority",
         Config,
         "ClickHouse at {url} shows a certificate that isn't trusted ({detail}); set the connection's ca_file",
     ),
     row(
-        Symptom::WrongName,
+        Symptom::Network(NetworkFault::WrongName),
         "a certificate for another name",
         Config,
         "ClickHouse at {url} shows a certificate for another name ({detail}); use the name in the certificate in the \
          connection's url",
     ),
     row(
-        Symptom::Expired,
+        Symptom::Network(NetworkFault::Expired),
         "a certificate that isn't valid today",
         Config,
         "ClickHouse at {url} shows a certificate that isn't valid today ({detail}); renew it, or set this machine's clock",
     ),
     row(
-        Symptom::NoTls,
+        Symptom::Network(NetworkFault::NoTls),
         "a server that doesn't speak TLS",
         Config,
         "{url} does not speak TLS ({detail}); use the HTTPS port, or http:// in the connection's url",
     ),
     row(
-        Symptom::ConnectionLost,
+        Symptom::Network(NetworkFault::ConnectionLost),
         "a connection that breaks before it answers",
         SourceUnavailable,
         "the connection to ClickHouse at {url} broke before it answered: {detail}",
@@ -177,19 +165,5 @@ impl Symptom {
             return Error::internal(format!("{self:?} is not in the table of ClickHouse's failures: {detail}"));
         };
         Error::new(row.kind, row.sentence.replace("{url}", url).replace("{detail}", detail))
-    }
-}
-
-impl From<NetworkFault> for Symptom {
-    fn from(fault: NetworkFault) -> Self {
-        match fault {
-            NetworkFault::UnknownName => Self::UnknownName,
-            NetworkFault::Unreachable => Self::Unreachable,
-            NetworkFault::Untrusted => Self::Untrusted,
-            NetworkFault::WrongName => Self::WrongName,
-            NetworkFault::Expired => Self::Expired,
-            NetworkFault::NoTls => Self::NoTls,
-            NetworkFault::ConnectionLost => Self::ConnectionLost,
-        }
     }
 }

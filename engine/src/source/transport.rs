@@ -149,9 +149,9 @@ impl Transport {
         let symptom = if error.is_builder() {
             Symptom::Unsendable
         } else if error.is_connect() && error.is_timeout() {
-            Symptom::Unreachable
+            Symptom::Network(NetworkFault::Unreachable)
         } else {
-            NetworkFault::of(&error).into()
+            Symptom::Network(NetworkFault::of(&error))
         };
         self.error(symptom, &innermost(&error)).with_source(error)
     }
