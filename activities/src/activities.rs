@@ -126,7 +126,7 @@ impl Activities {
         let earlier = last_heartbeat(context);
         let rows_seen = earlier.rows_read.max(earlier.rows_seen);
         // It stays in this attempt's heartbeats until it is aborted, so that it can't be forgotten.
-        let progress = Arc::new(Progress::with_leftover(earlier.open_upload.as_deref()));
+        let progress = Arc::new(Progress::with_leftovers(earlier.open_uploads.iter().map(String::as_str)));
         let lease = Lease::new(LeaseParts {
             task: (self.parts.tasks)(context),
             observer: Arc::clone(&self.parts.observer),

@@ -106,7 +106,7 @@ impl Lease {
             parts_written: now.parts_written,
             retries: now.retries,
             rows_seen: self.rows_seen,
-            open_upload: self.progress.open_upload().borrow().as_deref().map(str::to_owned),
+            open_uploads: self.progress.open_uploads().borrow().iter().map(|id| id.to_string()).collect(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Lease {
     }
 
     async fn beat_for_ever(&self) {
-        let mut upload = self.progress.open_upload();
+        let mut uploads = self.progress.open_uploads();
         loop {
             self.task.record(self.details()).await;
             self.beat().await;
@@ -143,7 +143,7 @@ impl Lease {
                 () = tokio::time::sleep(self.pause()) => {}
                 // The server is to know of an upload before anything can happen to this process. The sender lives as long
                 // as the lease.
-                _ = upload.changed() => {}
+                _ = uploads.changed() => {}
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
 
@@ -103,6 +104,19 @@ pub struct FileReport {
 #[derive(Debug, Clone)]
 pub struct Engine {
     cpu: CpuPool,
+    memory_limit: Arc<AtomicU64>,
+}
+
+/// A run's part of [`Engine::memory_limit`].
+struct LimitAtWork<'a> {
+    memory_limit: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl Drop for LimitAtWork<'_> {
+    fn drop(&mut self) {
+        self.memory_limit.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 impl Engine {
@@ -112,7 +126,18 @@ impl Engine {
     /// `Internal` when the threads can't be started.
     pub fn new() -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { cpu: CpuPool::new(threads)? })
+        Ok(Self { cpu: CpuPool::new(threads)?, memory_limit: Arc::default() })
+    }
+
+    /// The memory limits of all runs at work, together. Unit: bytes.
+    #[must_use]
+    pub fn memory_limit(&self) -> u64 {
+        self.memory_limit.load(Ordering::Relaxed)
+    }
+
+    fn put_to_work(&self, bytes: u64) -> LimitAtWork<'_> {
+        self.memory_limit.fetch_add(bytes, Ordering::Relaxed);
+        LimitAtWork { memory_limit: &self.memory_limit, bytes }
     }
 
     /// Runs one attempt to its end.
@@ -124,6 +149,7 @@ impl Engine {
     /// Whatever ended the attempt; nothing of it is visible then and, as far as the services answer, nothing is left.
     #[tracing::instrument(name = "export.run", skip_all, fields(export = export.id, run_id = identity.run_id, attempt = identity.attempt))]
     pub async fn run(&self, export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<RunReport> {
+        let _limit = self.put_to_work(export.limits.memory_bytes);
         let transport = Transport::new(&export.source.connection)?;
         let preparing = Box::pin(prepare(&transport, export, identity, context));
         let prepared = unless_stopped(&context.stop, preparing).await?;
@@ -203,7 +229,7 @@ async fn prepare(
     identity: &RunIdentity,
     context: &RunContext,
 ) -> Result<Prepared> {
-    abort_leftover(export, identity, context).await?;
+    abort_leftovers(export, identity, context).await?;
     if identity.attempt > 1 {
         let earlier = query_id_prefix(identity);
         if let Err(error) = control::kill_all(transport, &earlier).await {
@@ -234,20 +260,25 @@ async fn destination(export: &ExportConfig, identity: &RunIdentity) -> Result<(S
     Ok((client, spec))
 }
 
-/// Aborts what an earlier attempt left open, before anything else. If that attempt still lives, unheard, it can't publish
-/// any more. The run goes on without it.
-async fn abort_leftover(export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<()> {
-    let leftover = context.progress.open_upload().borrow().clone();
-    let Some(upload_id) = leftover else { return Ok(()) };
+/// Aborts what earlier attempts left open, before anything else. If one still lives, unheard, it can't publish any more.
+/// What can't be aborted stays on the list, and the run goes on.
+async fn abort_leftovers(export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<()> {
+    let leftovers = context.progress.open_uploads().borrow().clone();
+    if leftovers.is_empty() {
+        return Ok(());
+    }
     let (client, spec) = destination(export, identity).await?;
     let uri = spec.uri();
-    let object = S3Object::new(client, spec, context.stop.clone(), Arc::clone(&context.progress));
-    match object.with_upload(&upload_id).abort_upload().await {
-        Ok(Aborted::Nothing | Aborted::Done) => tracing::info!(uri, "the earlier attempt's upload is aborted"),
-        Ok(Aborted::Denied(upload_id)) => {
-            tracing::warn!(uri, upload_id, "the credentials may not abort the earlier attempt's upload");
+    for upload_id in leftovers {
+        let (stop, progress) = (context.stop.clone(), Arc::clone(&context.progress));
+        let object = S3Object::new(client.clone(), spec.clone(), stop, progress).with_upload(&upload_id);
+        match object.abort_upload().await {
+            Ok(Aborted::Nothing | Aborted::Done) => tracing::info!(uri, "an earlier attempt's upload is aborted"),
+            Ok(Aborted::Denied(upload_id)) => {
+                tracing::warn!(uri, upload_id, "the credentials may not abort an earlier attempt's upload");
+            }
+            Err(error) => tracing::warn!(uri, ?error, "an earlier attempt's upload could not be aborted yet"),
         }
-        Err(error) => tracing::warn!(uri, ?error, "the earlier attempt's upload could not be aborted"),
     }
     Ok(())
 }

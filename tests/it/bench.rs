@@ -176,7 +176,7 @@ impl Bench {
     pub(crate) fn wait_upload_known(&self) {
         until("a heartbeat names the upload", || {
             let described = self.describe(&self.name);
-            described["pendingActivities"].to_string().contains("open_upload").then_some(())
+            described["pendingActivities"].to_string().contains("open_uploads").then_some(())
         });
     }
 

@@ -1,11 +1,14 @@
 //! What happens when S3 breaks: either the object is whole and there once, or nothing is there and nothing is left.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engine::config::export::ExportConfig;
 use engine::config::output::{JsonLinesCodec, Output, ParquetCodec};
 use engine::error::{ErrorKind, Result};
-use engine::run::RunReport;
+use engine::pipeline::progress::Progress;
+use engine::run::{Engine, RunContext, RunIdentity, RunReport};
+use engine::stop::Stop;
 
 use crate::exports::{self, STORES, Table};
 use crate::report::Score;
@@ -219,4 +222,37 @@ async fn a_store_that_stalls_for_long_is_waited_for() {
     let seen = [Operation::Part, Operation::Complete].map(|operation| rig.proxy.seen(operation));
     assert_eq!(seen, [parts, 1], "nothing is sent twice");
     rig.assert_whole("stalled", outcome, &table).await;
+}
+
+/// What can't be aborted isn't forgotten: the attempt after the next still knows of it.
+#[tokio::test]
+async fn an_upload_that_could_not_be_aborted_is_aborted_later() {
+    let (proxy, bucket) = (S3Proxy::start(Store::SeaweedFs).await, Bucket::fresh(Store::SeaweedFs).await);
+    let attempt = async |number: u32, earlier: &[Arc<str>], fails: bool| {
+        let sql = format!(
+            "SELECT number AS id, randomPrintableASCII(1000) AS text, throwIf({fails} AND number = 19999) AS bad \
+             FROM numbers(20000) WHERE now() > {{interval_end}}"
+        );
+        let mut export = exports::export("leftover", &sql, Output::JsonLines(JsonLinesCodec::Uncompressed), &bucket);
+        export.destination.connection = proxy.connection();
+        let identity = RunIdentity { attempt: number, ..exports::identity(&export) };
+        let progress = Arc::new(Progress::with_leftovers(earlier.iter().map(AsRef::as_ref)));
+        let context = RunContext { progress: Arc::clone(&progress), ..exports::context(&Stop::new()) };
+        let outcome = Engine::new().expect("an engine").run(&export, &identity, &context).await;
+        (outcome, progress.open_uploads().borrow().clone())
+    };
+    let refused = Fault::Refused(503, "SlowDown");
+    proxy.breaks(Operation::Abort, 5, refused);
+    let (outcome, open) = attempt(1, &[], true).await;
+    outcome.expect_err("the source fails");
+    assert_eq!((open.len(), bucket.uploads().await.len()), (1, 1), "the upload is left over");
+
+    proxy.breaks(Operation::Abort, 5, refused);
+    let (outcome, still_open) = attempt(2, &open, false).await;
+    assert_eq!(outcome.expect("the run goes on").rows, 20_000);
+    assert_eq!((&still_open, bucket.uploads().await.len()), (&open, 1), "its own upload is complete");
+
+    let (outcome, open) = attempt(3, &still_open, true).await;
+    outcome.expect_err("the source fails");
+    assert_eq!((open.len(), bucket.uploads().await.len()), (0, 0));
 }

@@ -144,9 +144,9 @@ pub struct RunProgress {
     /// The most rows that attempts before this one have read, so that it isn't forgotten with their heartbeats.
     #[serde(default)]
     pub rows_seen: u64,
-    /// The upload that is open, for the next attempt to abort.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub open_upload: Option<String>,
+    /// The uploads that are open, for the next attempt to abort.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub open_uploads: Vec<String>,
 }
 
 /// How a run ended. The names are the reference system's.

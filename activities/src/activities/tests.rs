@@ -105,7 +105,7 @@ impl Task for Answers {
 
 /// What the last heartbeat of an earlier attempt says.
 const ROWS_IN_HEARTBEAT: u64 = 5;
-const UPLOAD_IN_HEARTBEAT: &str = "left-open";
+const UPLOADS_IN_HEARTBEAT: [&str; 2] = ["left-open", "another-upload"];
 
 /// A worker's process around one activity.
 struct Bench {
@@ -135,8 +135,8 @@ impl Bench {
         });
         let info =
             TestActivityInfoOptions::builder().attempt(attempt).heartbeat_timeout(Duration::from_secs(10)).build();
-        let open_upload = Some(UPLOAD_IN_HEARTBEAT.to_owned());
-        let kept = RunProgress { rows_read: ROWS_IN_HEARTBEAT, open_upload, ..RunProgress::default() };
+        let open_uploads = UPLOADS_IN_HEARTBEAT.map(str::to_owned).to_vec();
+        let kept = RunProgress { rows_read: ROWS_IN_HEARTBEAT, open_uploads, ..RunProgress::default() };
         let environment =
             ActivityEnvironment::builder_with_default().info(info).heartbeat_details(kept).expect("details");
         let environment = environment.register_activities(activities).build();
@@ -349,16 +349,13 @@ async fn an_attempt_hears_how_many_rows_the_earlier_ones_read() {
     assert_eq!(*heard.lock().expect("no panic"), [ROWS_IN_HEARTBEAT, 70]);
 }
 
-/// It is aborted first, and stays in the heartbeats until then, or the attempt after a second kill wouldn't know of it.
+/// They are aborted first, and stay in the heartbeats until then, or the attempt after a second kill wouldn't know of them.
 #[tokio::test]
-async fn an_attempt_hears_which_upload_the_earlier_one_left_open() {
+async fn an_attempt_hears_which_uploads_earlier_ones_left_open() {
     let bench = Bench::new([Answer::Acknowledged], 2, move |context| {
-        Box::pin(async move {
-            let open = context.progress.open_upload().borrow().as_deref().map(str::to_owned);
-            Err(Error::internal(open.unwrap_or_default()))
-        })
+        Box::pin(async move { Err(Error::internal(context.progress.open_uploads().borrow().join(" "))) })
     })
     .await;
     let failure = application(bench.insert(input()).await.expect_err("fails"));
-    assert_eq!(failure.to_string(), UPLOAD_IN_HEARTBEAT);
+    assert_eq!(failure.to_string(), UPLOADS_IN_HEARTBEAT.join(" "));
 }

@@ -7,6 +7,9 @@ use tokio::sync::watch;
 
 use super::budget::ByteBudget;
 
+/// How many open uploads are remembered, the newest: heartbeats carry them, and must stay small.
+const MAX_OPEN_UPLOADS: usize = 16;
+
 /// Counters and gauges of one attempt: liveness and progress, never correctness. The counters only grow.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -17,7 +20,7 @@ pub struct Progress {
     parts_written: AtomicU64,
     retries: AtomicU64,
     queued_blocks: AtomicU64,
-    open_upload: watch::Sender<Option<Arc<str>>>,
+    open_uploads: watch::Sender<Vec<Arc<str>>>,
     budget: OnceLock<ByteBudget>,
 }
 
@@ -51,11 +54,11 @@ impl Progress {
         Self::default()
     }
 
-    /// Counters at zero, and the upload that an earlier attempt had open when it was last heard of: the run aborts it
+    /// Counters at zero, and the uploads that earlier attempts had open when they were last heard of: the run aborts them
     /// before anything else.
     #[must_use]
-    pub fn with_leftover(upload_id: Option<&str>) -> Self {
-        Self { open_upload: watch::Sender::new(upload_id.map(Arc::from)), ..Self::default() }
+    pub fn with_leftovers<'a>(upload_ids: impl IntoIterator<Item = &'a str>) -> Self {
+        Self { open_uploads: watch::Sender::new(upload_ids.into_iter().map(Arc::from).collect()), ..Self::default() }
     }
 
     /// The counters now.
@@ -73,15 +76,25 @@ impl Progress {
         }
     }
 
-    /// The upload that is open now, and every change of it: whoever comes after a killed process can abort it then.
+    /// The uploads that are open now, oldest first, and every change of them: whoever comes after a killed process can
+    /// abort them then. Besides the run's own these are the ones of earlier attempts that could not be aborted.
     #[must_use]
-    pub fn open_upload(&self) -> watch::Receiver<Option<Arc<str>>> {
-        self.open_upload.subscribe()
+    pub fn open_uploads(&self) -> watch::Receiver<Vec<Arc<str>>> {
+        self.open_uploads.subscribe()
     }
 
-    /// Notes the upload that is open now; `None` when it is complete or aborted.
-    pub(crate) fn set_open_upload(&self, upload_id: Option<Arc<str>>) {
-        self.open_upload.send_replace(upload_id);
+    /// Notes an upload that is open now.
+    pub(crate) fn upload_opened(&self, upload_id: Arc<str>) {
+        self.open_uploads.send_modify(|open| {
+            open.push(upload_id);
+            let too_many = open.len().saturating_sub(MAX_OPEN_UPLOADS);
+            open.drain(..too_many);
+        });
+    }
+
+    /// Notes that an upload is complete or aborted.
+    pub(crate) fn upload_closed(&self, upload_id: &str) {
+        self.open_uploads.send_modify(|open| open.retain(|id| **id != *upload_id));
     }
 
     pub(crate) fn add_read(&self, rows: u64, bytes: u64) {

@@ -150,16 +150,16 @@ impl S3Object {
         let requests = Arc::clone(&self.requests);
         let create = async move {
             let upload_id = requests.create().await?;
-            requests.progress.set_open_upload(Some(Arc::from(upload_id.as_str())));
+            requests.progress.upload_opened(Arc::from(upload_id.as_str()));
             Ok(upload_id)
         };
         self.upload.id(move || create.boxed()).await
     }
 
     /// Forgets the upload: it is complete or aborted.
-    fn forget_upload(&self) {
+    fn forget_upload(&self, upload_id: &str) {
         self.upload.forget();
-        self.requests.progress.set_open_upload(None);
+        self.requests.progress.upload_closed(upload_id);
     }
 
     async fn put_once(&self, body: Bytes) -> Result<StoredObject> {
@@ -204,7 +204,7 @@ impl S3Object {
             Ok(stored) => stored,
             Err(failure) => requests.settle(failure, num_bytes).await.map_err(doing)?,
         };
-        self.forget_upload();
+        self.forget_upload(&upload_id);
         Ok(stored)
     }
 
@@ -253,7 +253,7 @@ impl S3Object {
             Err(failure) if is_denied(&failure.error) => Aborted::Denied(upload_id.to_string()),
             Err(failure) => return Err(failure.error.context(format!("upload id {upload_id}"))),
         };
-        self.forget_upload();
+        self.forget_upload(&upload_id);
         Ok(aborted)
     }
 }
