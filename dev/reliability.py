@@ -30,8 +30,6 @@ LIMITS = """\
   replace its successor's, with the same window's rows. An upload in parts can't: the successor aborts it first.
 - What earlier attempts have read is in one host's record of runs and in the last heartbeat that Temporal kept. Where
   both are lost, fewer rows than before can't be seen.
-- Memory is counted by values. Text that JSON escapes, arrays of fractions as JSON, and text that is repaired grow while
-  they are written, and a run over much of these may hold more than its limit; lower `pipeline.block_size` then.
 - A row that was never in ClickHouse's answer is not missed by anybody: the stream's ends and the counts of rows are
   what is checked.
 """

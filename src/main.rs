@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use indicatif::MultiProgress;
 
+mod allocator;
 mod cli;
 mod commands;
 mod configuration;
@@ -20,10 +21,6 @@ mod worker;
 use cli::{Cli, Command, RunsCommand};
 use exit::{Exit, Failure};
 use output::Output;
-
-/// The system's allocator keeps more and more memory over a long run; this one stays flat, and is as fast.
-#[global_allocator]
-static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What a command gets from the process.
 #[derive(Debug)]

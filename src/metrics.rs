@@ -18,6 +18,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric, Registry};
 use workflows::contract::RunStatus;
 
+use crate::allocator::memory_in_ram;
+
 /// A metric's name without the suffix of its type, and its help.
 struct Description(&'static str, &'static str);
 
@@ -110,7 +112,7 @@ impl Metrics {
 
     /// All metrics in Prometheus' text format.
     pub(crate) fn text(&self) -> String {
-        self.resident_memory.set(resident_memory().unwrap_or_default());
+        self.resident_memory.set(memory_in_ram("VmRSS").map_or(0, signed));
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
             tracing::error!("the metrics could not be written as text");
@@ -211,14 +213,6 @@ fn to_classic(open_metrics: &str) -> String {
         };
     }
     text
-}
-
-/// The memory of this process that is in RAM, where the system tells it. Unit: bytes.
-fn resident_memory() -> Option<i64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kibibytes = line.trim().strip_suffix(" kB")?.trim().parse::<i64>().ok()?;
-    Some(kibibytes * 1_024)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use workflows::s3_export::S3Export;
 
+use crate::allocator;
 use crate::metrics::Metrics;
 use crate::status::{Health, Phase, Status};
 
@@ -73,8 +74,10 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
 
     let store = RunStore::open(&settings.runs).await?;
     let shutdown = CancellationToken::new();
+    let engine = Engine::new()?;
+    allocator::keep_within_limits(engine.clone())?;
     let activities = Activities::new(Parts {
-        exporter: Arc::new(Engine::new()?),
+        exporter: Arc::new(engine),
         resolver: Arc::new(ExportResolver::new(settings.connections.clone(), settings.cpus)),
         store: store.clone(),
         observer: metrics,

@@ -21,6 +21,7 @@ use serde::Serialize;
 use workflows::bounds::Bounds;
 
 use crate::Process;
+use crate::allocator;
 use crate::cli::RunArgs;
 use crate::configuration::load_export;
 use crate::exit::{Exit, Failure, FailureReport};
@@ -143,6 +144,7 @@ async fn attempt(
 ) -> Result<RunReport, (RunReport, Failure)> {
     let failed = |failure: Failure| (RunReport::default(), failure);
     let engine = Engine::new().map_err(|error| failed(error.into()))?;
+    allocator::keep_within_limits(engine.clone()).map_err(|error| failed(anyhow::Error::from(error).into()))?;
     let stop = Stop::new();
     let history = history.map_or_else(|| Arc::new(NoHistory) as Arc<dyn History>, |history| Arc::new(history));
     let context = RunContext { stop: stop.clone(), progress: Arc::clone(progress), fence: Arc::new(Unfenced), history };

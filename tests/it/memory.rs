@@ -29,8 +29,8 @@ pub(crate) async fn run(bucket: &Bucket, endpoint: Option<&str>, export: &Export
     let folder = tempfile::tempdir().expect("a folder");
     let mut yaml =
         format!("version: 1\nname: memory\ninterval: day\nsource:\n  model: sql\n  query: >-\n    {}\n", export.query);
-    let Export { settings, pipeline, format, codec, .. } = export;
-    writeln!(yaml, "  settings: {settings}\ndestination:\n  bucket: {}", bucket.name).expect("text");
+    let Export { settings, pipeline, format, codec, source, .. } = export;
+    writeln!(yaml, "  settings: {settings}\n  {source}\ndestination:\n  bucket: {}", bucket.name).expect("text");
     writeln!(yaml, "  file_format: {format}\n  compression: {codec}\npipeline: {pipeline}").expect("text");
     std::fs::write(folder.path().join("export.yaml"), yaml).expect("a file");
     let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
@@ -55,6 +55,8 @@ pub(crate) struct Export<'a> {
     pub(crate) pipeline: &'a str,
     pub(crate) format: &'a str,
     pub(crate) codec: &'a str,
+    /// More of the source, a line.
+    pub(crate) source: &'a str,
 }
 
 /// Looks at a process until it ends; returns the most memory it has held besides the pages of its program's file.
@@ -85,7 +87,7 @@ async fn stays_under_the_limit(what: &str, outputs: [(&str, &str); 2], query: &s
     let bucket = Bucket::fresh(Store::SeaweedFs).await;
     let pipeline = format!("{{memory_limit: {LIMIT_MIB}MiB}}");
     for (format, codec) in outputs {
-        let export = Export { query, settings, pipeline: &pipeline, format, codec };
+        let export = Export { query, settings, pipeline: &pipeline, format, codec, source: "" };
         assert_measured(what, &export, &run(&bucket, None, &export).await, rows);
     }
 }
@@ -129,7 +131,8 @@ async fn rows_that_are_too_large_are_named() {
         let pipeline = format!("{{memory_limit: {limit}MiB}}");
         let query = large_rows(mebibytes);
         let settings = "{max_block_size: 500}";
-        let export = Export { query: &query, settings, pipeline: &pipeline, format: "JSONLines", codec: "none" };
+        let export =
+            Export { query: &query, settings, pipeline: &pipeline, format: "JSONLines", codec: "none", source: "" };
         let Measured { document, peak_bytes } = run(&bucket, None, &export).await;
         assert!(peak_bytes <= limit * MIB, "{} MiB of {limit}", peak_bytes / MIB);
         assert_eq!(document["run"]["rows"] == 10_000, passes, "{document}");
@@ -165,6 +168,30 @@ async fn a_hundred_thousand_tiny_messages() {
     .await;
 }
 
+/// What grows while it is written: numbers spelled out, text full of escapes, text that is repaired.
+#[tokio::test]
+async fn rows_that_grow_as_they_are_written() {
+    let bucket = Bucket::fresh(Store::SeaweedFs).await;
+    let plain = format!("{{memory_limit: {LIMIT_MIB}MiB}}");
+    for (what, value, replace) in [
+        ("arrays of fractions", "arrayMap(n -> -1.0 / (n + number), range(200))", ""),
+        ("arrays of small numbers", "arrayMap(n -> toUInt8(n % 100 + 100), range(2000))", ""),
+        ("text of control characters", "repeat('\\x01', 2000)", ""),
+        ("text that is repaired", "repeat('\\xff', 2000)", "invalid_utf8: replace"),
+    ] {
+        let query = format!("SELECT number AS id, {value} AS value FROM numbers(60000) WHERE now() > {{interval_end}}");
+        let formats = if replace.is_empty() {
+            &[("JSONLines", "none")][..]
+        } else {
+            &[("JSONLines", "none"), ("Parquet", "zstd")]
+        };
+        for &(format, codec) in formats {
+            let export = Export { query: &query, settings: "{}", pipeline: &plain, format, codec, source: replace };
+            assert_measured(what, &export, &run(&bucket, None, &export).await, 60_000);
+        }
+    }
+}
+
 /// A fast source and a slow store: the rows wait where they are, not here.
 #[tokio::test]
 async fn a_slow_store() {
@@ -176,7 +203,7 @@ async fn a_slow_store() {
     let endpoint = proxy.connection().endpoint_url.expect("an endpoint");
     let pipeline = format!("{{memory_limit: {LIMIT_MIB}MiB}}");
     for (format, codec) in [("Parquet", "none"), ("JSONLines", "none")] {
-        let export = Export { query: &query, settings: "{}", pipeline: &pipeline, format, codec };
+        let export = Export { query: &query, settings: "{}", pipeline: &pipeline, format, codec, source: "" };
         assert_measured("a slow store", &export, &run(&bucket, Some(endpoint.as_str()), &export).await, 300_000);
     }
 }

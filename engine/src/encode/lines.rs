@@ -88,8 +88,8 @@ impl LinesEncoder {
         Ok(EncodedLines { bytes, num_lines })
     }
 
-    pub(super) fn row_overhead(&self) -> u64 {
-        self.rows.row_overhead()
+    pub(super) const fn row_marks(&self) -> u64 {
+        self.rows.row_marks()
     }
 
     fn write_all(&self, pieces: &[RecordBatch], target: &mut impl Write) -> Result<()> {

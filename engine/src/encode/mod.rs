@@ -20,6 +20,7 @@ use crate::config::export::InvalidUtf8;
 use crate::config::output::Output;
 use crate::error::Result;
 use crate::pipeline::block::Block;
+use crate::pipeline::row_size::RowMeasure;
 use crate::sink::part_cutter::PartCutter;
 use crate::source::conform::conform;
 
@@ -125,12 +126,12 @@ impl BlockEncoder {
         Ok(EncodedBlock { body, index: block.index, num_rows: block.num_rows as u64, repaired_values })
     }
 
-    /// The bytes that a row costs in this format besides its values: names, quotes, numbers as text. It counts towards
-    /// the size of a block.
-    pub(crate) fn row_overhead(&self) -> u64 {
+    /// How large rows get in this format, which decides where blocks end.
+    pub(crate) fn row_measure(&self) -> RowMeasure {
+        let repairs_text = self.layout.invalid_utf8 == InvalidUtf8::Replace;
         match &self.format {
-            Format::Parquet(_) => 0,
-            Format::Lines(encoder) => encoder.row_overhead(),
+            Format::Parquet(_) => RowMeasure { as_json: false, repairs_text, per_row: 0 },
+            Format::Lines(encoder) => RowMeasure { as_json: true, repairs_text, per_row: encoder.row_marks() },
         }
     }
 }

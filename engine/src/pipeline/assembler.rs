@@ -139,6 +139,7 @@ mod tests {
 
     use super::super::block::BlockCutter;
     use super::super::budget::ByteBudget;
+    use super::super::row_size::RowMeasure;
     use super::*;
     use crate::config::export::InvalidUtf8;
     use crate::config::output::{JsonLinesCodec, Output};
@@ -182,7 +183,8 @@ mod tests {
         let (encoder, file) = encode::open(layout, part_bytes, 1).expect("a file");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let permit = runtime.block_on(ByteBudget::new(1 << 20).acquire(1)).expect("fits");
-        let blocks = BlockCutter::new(2, u64::MAX, 0).push(&batch, &Arc::new(permit)).expect("is cut");
+        let blocks =
+            BlockCutter::new(2, u64::MAX, RowMeasure::default()).push(&batch, &Arc::new(permit)).expect("is cut");
         let blocks = blocks.into_iter().map(|block| Some(encoder.encode(block).expect("encodes"))).collect();
         let ledger = Arc::default();
         Play {

@@ -11,7 +11,7 @@ use arrow_schema::ArrowError;
 
 use super::budget::BytePermit;
 use super::pieces::Pieces;
-use super::row_size::{largest_column, row_sizes};
+use super::row_size::{RowMeasure, largest_column};
 
 /// Consecutive rows that one consumer encodes.
 #[derive(Debug)]
@@ -24,8 +24,10 @@ pub(crate) struct Block {
     pub(crate) pieces: Pieces,
     /// Its number of rows, never 0.
     pub(crate) num_rows: usize,
-    /// Its values, and what the format adds. Unit: bytes.
+    /// What its rows take when they are written. Unit: bytes.
     pub(crate) num_bytes: u64,
+    /// Whether some of its text will be repaired.
+    pub(crate) has_repairs: bool,
     /// Its largest row.
     pub(crate) largest: LargestRow,
 }
@@ -35,20 +37,20 @@ pub(crate) struct Block {
 pub(crate) struct LargestRow {
     /// Its number within the block, from 0.
     pub(crate) row: u64,
-    /// Its size. Unit: bytes.
+    /// What it takes when it is written. Unit: bytes.
     pub(crate) num_bytes: u64,
 }
 
 /// Cuts the stream of rows into blocks.
 ///
 /// # Invariants
-/// A block ends at `max_rows` rows, or before the row that would bring its bytes of values over `max_bytes`: only a row
+/// A block ends at `max_rows` rows, or before the row that would bring its bytes over `max_bytes`: only a row
 /// that is larger makes a larger block, and it is alone in it.
 #[derive(Debug)]
 pub(crate) struct BlockCutter {
     max_rows: usize,
     max_bytes: u64,
-    row_overhead: u64,
+    measure: RowMeasure,
     next_index: u64,
     next_first_row: u64,
     open: OpenBlock,
@@ -59,29 +61,34 @@ struct OpenBlock {
     pieces: Pieces,
     num_rows: usize,
     num_bytes: u64,
+    has_repairs: bool,
     largest: LargestRow,
 }
 
 impl OpenBlock {
     /// Counts the next row.
-    const fn count(&mut self, row: LargestRow, num_bytes: u64) {
-        if row.num_bytes > self.largest.num_bytes {
-            self.largest = row;
+    const fn count(&mut self, num_bytes: u64, has_repairs: bool) {
+        if num_bytes > self.largest.num_bytes {
+            self.largest = LargestRow { row: self.num_rows as u64, num_bytes };
         }
         self.num_rows += 1;
         self.num_bytes += num_bytes;
+        self.has_repairs |= has_repairs;
     }
 }
 
 impl Block {
     /// What it takes besides the messages that its rows came in: the encoded bytes, another copy of a row while it is
-    /// written, with half as much again since a compressor's output grows, and rows that were copied. Unit: bytes.
+    /// written, with half as much again since a compressor's output grows, repaired text, and rows that were copied.
+    /// Unit: bytes.
     pub(crate) fn cost_bytes(&self) -> u64 {
         let row = self.largest.num_bytes.saturating_add(self.largest.num_bytes / 2);
-        self.num_bytes.saturating_add(row).saturating_add(self.pieces.copied_bytes())
+        let repaired = if self.has_repairs { self.num_bytes } else { 0 };
+        let written = self.num_bytes.saturating_add(row);
+        written.saturating_add(repaired).saturating_add(self.pieces.copied_bytes())
     }
 
-    /// The largest row's largest column and its size in bytes.
+    /// The largest row's largest column and the bytes of its value.
     pub(crate) fn largest_column(&self) -> (String, u64) {
         let mut row = usize::try_from(self.largest.row).unwrap_or(0);
         for rows in self.pieces.iter() {
@@ -95,9 +102,9 @@ impl Block {
 }
 
 impl BlockCutter {
-    /// `row_overhead` is what the format adds to every row. Unit: bytes.
-    pub(crate) fn new(max_rows: usize, max_bytes: u64, row_overhead: u64) -> Self {
-        Self { max_rows, max_bytes, row_overhead, next_index: 0, next_first_row: 0, open: OpenBlock::default() }
+    /// Blocks of at most `max_rows` rows and `max_bytes` bytes, as `measure` has it.
+    pub(crate) fn new(max_rows: usize, max_bytes: u64, measure: RowMeasure) -> Self {
+        Self { max_rows, max_bytes, measure, next_index: 0, next_first_row: 0, open: OpenBlock::default() }
     }
 
     /// Takes a batch and returns the blocks that it completes.
@@ -107,13 +114,13 @@ impl BlockCutter {
     pub(crate) fn push(&mut self, batch: &RecordBatch, permit: &Arc<BytePermit>) -> Result<Vec<Block>, ArrowError> {
         let mut blocks = Vec::new();
         let mut start = 0;
-        for (row, size) in row_sizes(batch).into_iter().enumerate() {
-            let num_bytes = size + self.row_overhead;
+        let sizes = self.measure.sizes(batch);
+        for (row, num_bytes) in sizes.bytes.into_iter().enumerate() {
             if self.open.num_rows > 0 && self.open.num_bytes + num_bytes > self.max_bytes {
                 blocks.extend(self.close(batch, start..row, permit)?);
                 start = row;
             }
-            self.open.count(LargestRow { row: self.open.num_rows as u64, num_bytes: size }, num_bytes);
+            self.open.count(num_bytes, sizes.has_repairs);
             if self.open.num_rows >= self.max_rows || self.open.num_bytes >= self.max_bytes {
                 blocks.extend(self.close(batch, start..row + 1, permit)?);
                 start = row + 1;
@@ -133,7 +140,7 @@ impl BlockCutter {
         self.max_bytes
     }
 
-    /// The open block's values. Unit: bytes.
+    /// What the open block's rows take when they are written. Unit: bytes.
     pub(crate) const fn open_bytes(&self) -> u64 {
         self.open.num_bytes
     }
@@ -170,6 +177,7 @@ impl BlockCutter {
             pieces: open.pieces,
             num_rows: open.num_rows,
             num_bytes: open.num_bytes,
+            has_repairs: open.has_repairs,
             largest: open.largest,
         };
         self.next_index += 1;
@@ -194,7 +202,7 @@ mod tests {
     fn cut(texts: &[String], batch_rows: usize, max_rows: usize, max_bytes: u64) -> Vec<usize> {
         let budget = ByteBudget::new(1 << 30);
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let mut cutter = BlockCutter::new(max_rows, max_bytes, 3);
+        let mut cutter = BlockCutter::new(max_rows, max_bytes, RowMeasure { per_row: 3, ..RowMeasure::default() });
         let mut blocks = Vec::new();
         for chunk in texts.chunks(batch_rows) {
             let permit = Arc::new(runtime.block_on(budget.acquire(1)).expect("fits"));

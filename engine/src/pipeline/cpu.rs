@@ -44,6 +44,30 @@ impl CpuPool {
     }
 }
 
+/// Work on `num_bytes` of memory up to this size is done where it comes up: handing it over would cost more.
+const SMALL_BYTES: u64 = 64 * 1024;
+
+/// Runs `work` on `num_bytes` of memory beside the async threads, and beside the pool too, whose blocks would take it too
+/// long: what reads must not wait for what encodes.
+///
+/// # Cancel safety
+/// Work that has begun goes on to its end, unheard.
+///
+/// # Errors
+/// What `work` returns; `Internal` when it panics.
+pub(crate) async fn run_beside<T: Send + 'static>(
+    num_bytes: u64,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    if num_bytes <= SMALL_BYTES {
+        return work();
+    }
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => Err(panicked(&*panic)),
+        Err(_cancelled) => Err(Error::internal("a thread that cuts blocks went away")),
+    })
+}
+
 /// The error of a task that panicked.
 pub(crate) fn panicked(payload: &(dyn std::any::Any + Send)) -> Error {
     let text = payload
@@ -64,5 +88,7 @@ mod tests {
         let error = pool.run::<()>(|| panic!("boom {}", 7)).await.expect_err("panicked");
         assert!(error.message().contains("boom 7"), "{error}");
         assert_eq!(pool.run(|| Ok(2)).await.expect("works"), 2);
+        let error = run_beside::<()>(SMALL_BYTES + 1, || panic!("boom {}", 8)).await.expect_err("panicked");
+        assert!(error.message().contains("boom 8"), "{error}");
     }
 }

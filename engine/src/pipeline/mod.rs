@@ -150,7 +150,7 @@ impl Pipeline {
         }
         drop(receiver);
         let cutter =
-            BlockCutter::new(self.limits.block_rows as usize, self.limits.block_bytes, consumer.encoder.row_overhead());
+            BlockCutter::new(self.limits.block_rows as usize, self.limits.block_bytes, consumer.encoder.row_measure());
         let clean_end = Arc::new(OnceLock::new());
         group.spawn({
             let (group, budget, progress) = (group.clone(), self.budget.clone(), Arc::clone(&self.context.progress));

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::block::{Block, BlockCutter};
 use super::budget::{ByteBudget, BytePermit};
+use super::cpu::run_beside;
 use super::group::TaskGroup;
 use super::progress::Progress;
 use crate::error::{Error, Result};
@@ -105,14 +106,17 @@ impl Producer<'_> {
                 return Err(self.message_too_large(size.cost, num_rows, largest));
             }
             if !self.budget.fits_beside(cutter.held_bytes().saturating_add(beside), size.cost) {
-                cutter.copy_out().map_err(cannot_copy)?;
+                cutter = cut(copied, cutter, BlockCutter::copy_out).await?.0;
             }
             let acquired = self.group.unless_stopped(self.budget.acquire(size.cost)).await?;
             let permit = Arc::new(acquired.ok_or_else(|| self.message_too_large(size.cost, num_rows, None))?);
             let batch = self.group.unless_stopped(source.next_batch()).await??;
             num_rows += batch.num_rows() as u64;
             self.progress.add_read(batch.num_rows() as u64, size.body);
-            for block in cutter.push(&batch, &permit).map_err(cannot_copy)? {
+            let message = Arc::clone(&permit);
+            let blocks;
+            (cutter, blocks) = cut(size.cost, cutter, move |cutter| cutter.push(&batch, &message)).await?;
+            for block in blocks {
                 turn = self.queue(block, Some(&permit), turn).await?;
             }
         }
@@ -131,7 +135,9 @@ impl Producer<'_> {
         mine: oneshot::Receiver<()>,
     ) -> Result<oneshot::Receiver<()>> {
         if !self.fits(&block, message) {
-            block.pieces.copy_out_besides(message).map_err(cannot_copy)?;
+            let (num_bytes, message) = (block.num_bytes, message.cloned());
+            let copy = move |block: &mut Block| block.pieces.copy_out_besides(message.as_ref());
+            block = cut(num_bytes, block, copy).await?.0;
         }
         if !self.fits(&block, message) {
             return Err(self.row_too_large(&block));
@@ -181,6 +187,19 @@ impl Producer<'_> {
             ByteSize::b(self.budget.capacity())
         ))
     }
+}
+
+/// Looks at and copies `num_bytes` of rows, which takes a while.
+async fn cut<C: Send + 'static, T: Send + 'static>(
+    num_bytes: u64,
+    mut rows: C,
+    work: impl FnOnce(&mut C) -> Result<T, ArrowError> + Send + 'static,
+) -> Result<(C, T)> {
+    run_beside(num_bytes, move || {
+        let done = work(&mut rows).map_err(cannot_copy)?;
+        Ok((rows, done))
+    })
+    .await
 }
 
 fn cannot_copy(error: ArrowError) -> Error {

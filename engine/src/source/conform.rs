@@ -50,6 +50,12 @@ pub fn conform(
     Ok((batch, repaired))
 }
 
+/// The length of `bytes` as text with repairs. Unit: bytes.
+fn repaired_len(bytes: &[u8]) -> usize {
+    let repair = |chunk: std::str::Utf8Chunk<'_>| if chunk.invalid().is_empty() { 0 } else { 3 };
+    bytes.utf8_chunks().map(|chunk| chunk.valid().len() + repair(chunk)).sum()
+}
+
 struct Column<'a> {
     name: &'a str,
     policy: InvalidUtf8,
@@ -114,7 +120,9 @@ impl Column<'_> {
         if let Ok(text) = GenericStringArray::<i32>::try_new(offsets, bytes, binary.nulls().cloned()) {
             return Ok(Arc::new(text));
         }
-        let mut builder = StringBuilder::with_capacity(binary.len(), binary.value_data().len());
+        // All that it will hold, so that it never grows by being copied.
+        let num_bytes = binary.iter().flatten().map(repaired_len).sum();
+        let mut builder = StringBuilder::with_capacity(binary.len(), num_bytes);
         for (row, value) in binary.iter().enumerate() {
             let text = value.map(String::from_utf8_lossy);
             if matches!(text, Some(std::borrow::Cow::Owned(_))) {

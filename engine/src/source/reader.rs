@@ -11,7 +11,7 @@ use arrow_array::RecordBatch;
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::reader::RecordBatchDecoder;
 use arrow_ipc::{MessageHeader, MetadataVersion};
-use arrow_schema::{ArrowError, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Schema, SchemaRef};
 
 use super::body::Body;
 use super::failure::Symptom;
@@ -35,7 +35,7 @@ const MAX_METADATA_BYTES: usize = 16 * 1024 * 1024;
 pub struct MessageSize {
     /// Its body as it is sent.
     pub body: u64,
-    /// What its batch takes: the body, and the arrays themselves.
+    /// What its batch takes: the body, the arrays themselves, and what the decoder copies out of the body.
     pub cost: u64,
 }
 
@@ -90,13 +90,16 @@ impl ArrowStreamReader {
             self.finished = true;
             return Ok(None);
         };
-        let body_num_bytes = match body_size(&metadata) {
-            Ok(num_bytes) => num_bytes,
+        let (body_num_bytes, num_rows) = match message_size(&metadata) {
+            Ok(size) => size,
             Err(error) => return Err(self.body.exception().await.unwrap_or(error)),
         };
         self.pending = Some(PendingMessage { metadata, body_num_bytes });
         let body = body_num_bytes as u64;
-        Ok(Some(MessageSize { body, cost: body + self.schema.fields().len() as u64 * ARRAY_BYTES }))
+        let arrays = self.schema.fields().len() as u64 * ARRAY_BYTES;
+        let copied = self.schema.fields().iter().map(|field| copied_bytes(field.data_type(), num_rows, body));
+        let copied = copied.fold(0, u64::saturating_add).min(body);
+        Ok(Some(MessageSize { body, cost: body.saturating_add(arrays).saturating_add(copied) }))
     }
 
     /// Looks for the largest value of the message that [`next_size`](Self::next_size) announced, and holds no more of it
@@ -160,12 +163,29 @@ fn decode_schema(metadata: &[u8]) -> Result<Schema, ArrowError> {
     arrow_ipc::convert::try_fb_to_schema(schema)
 }
 
-/// The size of the body that follows `metadata`.
-fn body_size(metadata: &[u8]) -> Result<usize> {
+/// The size of the body that follows `metadata`, and its number of rows.
+fn message_size(metadata: &[u8]) -> Result<(usize, u64)> {
     let message = arrow_ipc::root_as_message(metadata)
         .map_err(|error| not_arrow("a message's metadata is broken", ArrowError::IpcError(error.to_string())))?;
-    usize::try_from(message.bodyLength())
-        .map_err(|error| not_arrow("a message claims a negative size", ArrowError::IpcError(error.to_string())))
+    let body = usize::try_from(message.bodyLength())
+        .map_err(|error| not_arrow("a message claims a negative size", ArrowError::IpcError(error.to_string())))?;
+    let num_rows = message.header_as_record_batch().map_or(0, |batch| batch.length());
+    Ok((body, u64::try_from(num_rows).unwrap_or(0)))
+}
+
+/// What the decoder copies of a column at most: the stream aligns to 8 bytes, and large decimals need 16. Unit: bytes.
+fn copied_bytes(data_type: &DataType, num_rows: u64, body: u64) -> u64 {
+    match data_type {
+        DataType::Decimal128(_, _) => num_rows.saturating_mul(16),
+        DataType::Decimal256(_, _) => num_rows.saturating_mul(32),
+        // How many items there are is in the body.
+        DataType::List(item) | DataType::Map(item, _) if copied_bytes(item.data_type(), 1, body) > 0 => body,
+        DataType::Struct(fields) => {
+            let copied = fields.iter().map(|field| copied_bytes(field.data_type(), num_rows, body));
+            copied.fold(0, u64::saturating_add)
+        }
+        _ => 0,
+    }
 }
 
 fn decode_batch(metadata: &[u8], body: &Buffer, schema: &SchemaRef) -> Result<RecordBatch, ArrowError> {

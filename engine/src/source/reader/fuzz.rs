@@ -11,7 +11,7 @@ use futures::StreamExt as _;
 use super::*;
 use crate::config::export::InvalidUtf8;
 use crate::fuzz::fuzz;
-use crate::pipeline::row_size::row_sizes;
+use crate::pipeline::row_size::RowMeasure;
 use crate::source::conform::conform;
 
 /// What a run would refuse to hold.
@@ -66,7 +66,7 @@ async fn read(bytes: &[u8], schema: &SchemaRef) -> Result<u64> {
             break;
         }
         let batch = reader.next_batch().await?;
-        rows += row_sizes(&batch).len() as u64;
+        rows += RowMeasure { as_json: true, repairs_text: true, per_row: 0 }.sizes(&batch).bytes.len() as u64;
         conform(&batch, schema, InvalidUtf8::Replace, 0)?;
     }
     Ok(rows)
