@@ -228,12 +228,10 @@ async fn a_store_that_stalls_for_long_is_waited_for() {
 #[tokio::test]
 async fn an_upload_that_could_not_be_aborted_is_aborted_later() {
     let (proxy, bucket) = (S3Proxy::start(Store::SeaweedFs).await, Bucket::fresh(Store::SeaweedFs).await);
-    let attempt = async |number: u32, earlier: &[Arc<str>], fails: bool| {
-        let sql = format!(
-            "SELECT number AS id, randomPrintableASCII(1000) AS text, throwIf({fails} AND number = 19999) AS bad \
-             FROM numbers(20000) WHERE now() > {{interval_end}}"
-        );
-        let mut export = exports::export("leftover", &sql, Output::JsonLines(JsonLinesCodec::Uncompressed), &bucket);
+    let attempt = async |number: u32, earlier: &[Arc<str>]| {
+        let sql =
+            "SELECT number AS id, randomPrintableASCII(1000) AS text FROM numbers(20000) WHERE now() > {interval_end}";
+        let mut export = exports::export("leftover", sql, Output::JsonLines(JsonLinesCodec::Uncompressed), &bucket);
         export.destination.connection = proxy.connection();
         let identity = RunIdentity { attempt: number, ..exports::identity(&export) };
         let progress = Arc::new(Progress::with_leftovers(earlier.iter().map(AsRef::as_ref)));
@@ -242,17 +240,20 @@ async fn an_upload_that_could_not_be_aborted_is_aborted_later() {
         (outcome, progress.open_uploads().borrow().clone())
     };
     let refused = Fault::Refused(503, "SlowDown");
+    let denied = Fault::Refused(403, "AccessDenied");
     proxy.breaks(Operation::Abort, 5, refused);
-    let (outcome, open) = attempt(1, &[], true).await;
-    outcome.expect_err("the source fails");
+    proxy.breaks(Operation::Part, 1, denied);
+    let (outcome, open) = attempt(1, &[]).await;
+    outcome.expect_err("a part fails");
     assert_eq!((open.len(), bucket.uploads().await.len()), (1, 1), "the upload is left over");
 
     proxy.breaks(Operation::Abort, 5, refused);
-    let (outcome, still_open) = attempt(2, &open, false).await;
+    let (outcome, still_open) = attempt(2, &open).await;
     assert_eq!(outcome.expect("the run goes on").rows, 20_000);
     assert_eq!((&still_open, bucket.uploads().await.len()), (&open, 1), "its own upload is complete");
 
-    let (outcome, open) = attempt(3, &still_open, true).await;
-    outcome.expect_err("the source fails");
+    proxy.breaks(Operation::Part, 1, denied);
+    let (outcome, open) = attempt(3, &still_open).await;
+    outcome.expect_err("a part fails");
     assert_eq!((open.len(), bucket.uploads().await.len()), (0, 0));
 }
