@@ -57,8 +57,8 @@ fn wanted_decay(limit_bytes: u64, resident_bytes: Option<u64>) -> isize {
     match resident_bytes {
         None => BRIEFLY,
         Some(_) if limit_bytes == 0 => BRIEFLY,
-        // An eighth is what pipelines leave to everything else, and some more may be taken until the next look.
-        Some(resident_bytes) if resident_bytes > limit_bytes / 16 * 13 => NOT_AT_ALL,
+        // The last eighth is what pipelines leave to everything else.
+        Some(resident_bytes) if resident_bytes > limit_bytes / 8 * 7 => NOT_AT_ALL,
         Some(_) => FOR_EVER,
     }
 }
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn memory_is_given_back_near_the_limit_and_after_the_last_run() {
         assert_eq!(wanted_decay(0, Some(100)), BRIEFLY);
-        assert_eq!(wanted_decay(1600, Some(1300)), FOR_EVER);
-        assert_eq!(wanted_decay(1600, Some(1301)), NOT_AT_ALL);
+        assert_eq!(wanted_decay(1600, Some(1400)), FOR_EVER);
+        assert_eq!(wanted_decay(1600, Some(1401)), NOT_AT_ALL);
         assert_eq!(wanted_decay(800, None), BRIEFLY);
     }
 

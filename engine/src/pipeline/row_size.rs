@@ -105,7 +105,7 @@ impl RowMeasure {
                 *size += total(value, escape_growth);
             }
             // Whether a text is repaired must not depend on the others of its batch.
-            if self.repairs_text && std::str::from_utf8(value).is_err() {
+            if self.repairs_text && simdutf8::basic::from_utf8(value).is_err() {
                 *size += total(value, repair_growth);
                 sizes.has_repairs = true;
             }
