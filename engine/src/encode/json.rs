@@ -239,8 +239,8 @@ mod tests {
             for only in (0..batch.num_columns()).map(|column| vec![column]).chain([(0..batch.num_columns()).collect()]) {
                 let batch = batch.project(&only).expect("columns");
                 let (rows, line) = line(&batch);
-                let measure = RowMeasure { as_json: true, repairs_text: false, per_row: rows.row_marks() };
-                let measured = measure.sizes(&batch).bytes[0];
+                let measure = RowMeasure { as_json: true, per_row: rows.row_marks() };
+                let measured = measure.sizes(&batch)[0];
                 prop_assert!(line.len() as u64 <= measured, "{measured}: {}", String::from_utf8_lossy(&line));
             }
         }

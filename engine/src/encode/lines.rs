@@ -60,7 +60,11 @@ impl LinesEncoder {
         Self { codec, rows: JsonRows::new(schema, json_columns) }
     }
 
-    pub(super) fn encode(&self, pieces: &[RecordBatch], block_index: u64) -> Result<EncodedLines> {
+    pub(super) fn encode<'a>(
+        &self,
+        pieces: impl Iterator<Item = &'a RecordBatch>,
+        block_index: u64,
+    ) -> Result<EncodedLines> {
         let (bytes, num_lines) = match self.codec {
             JsonLinesCodec::Uncompressed | JsonLinesCodec::Zstd => {
                 let mut text = LineCounter::new(Chunks::default());
@@ -92,8 +96,8 @@ impl LinesEncoder {
         self.rows.row_marks()
     }
 
-    fn write_all(&self, pieces: &[RecordBatch], target: &mut impl Write) -> Result<()> {
-        pieces.iter().try_for_each(|piece| self.rows.write(piece, target))
+    fn write_all<'a>(&self, mut pieces: impl Iterator<Item = &'a RecordBatch>, target: &mut impl Write) -> Result<()> {
+        pieces.try_for_each(|piece| self.rows.write(piece, target))
     }
 }
 

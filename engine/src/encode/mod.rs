@@ -16,13 +16,11 @@ use std::sync::Arc;
 
 use arrow_schema::SchemaRef;
 
-use crate::config::export::InvalidUtf8;
 use crate::config::output::Output;
 use crate::error::Result;
 use crate::pipeline::block::Block;
 use crate::pipeline::row_size::RowMeasure;
 use crate::sink::part_cutter::PartCutter;
-use crate::source::conform::conform;
 
 /// What a file consists of.
 #[derive(Debug, Clone)]
@@ -33,14 +31,11 @@ pub(crate) struct FileLayout {
     pub(crate) schema: SchemaRef,
     /// Names of text columns that hold JSON, which JSONLines shows as values instead of quoted text.
     pub(crate) json_columns: Vec<String>,
-    /// What happens to text that isn't UTF-8.
-    pub(crate) invalid_utf8: InvalidUtf8,
 }
 
 /// Encodes single blocks; shared by all consumers.
 #[derive(Debug)]
 pub(crate) struct BlockEncoder {
-    layout: FileLayout,
     format: Format,
 }
 
@@ -58,8 +53,6 @@ pub(crate) struct EncodedBlock {
     pub(crate) index: u64,
     /// Rows that the encoder was given.
     pub(crate) num_rows: u64,
-    /// Texts that weren't UTF-8.
-    pub(crate) repaired_values: u64,
 }
 
 #[derive(Debug)]
@@ -101,37 +94,27 @@ pub(crate) fn open(layout: FileLayout, part_bytes: usize, consumers: u32) -> Res
             (Format::Lines(encoder), File::Lines(lines::LinesFile::open(codec, cutter, consumers)?))
         }
     };
-    Ok((Arc::new(BlockEncoder { layout, format }), FileWriter(file)))
+    Ok((Arc::new(BlockEncoder { format }), FileWriter(file)))
 }
 
 impl BlockEncoder {
-    /// Encodes a block: CPU work, for the CPU pool.
+    /// Encodes a block, whose rows have the planned types: CPU work, for the CPU pool.
     ///
     /// # Errors
-    /// `Data` when rows don't have the planned types.
+    /// `Data` when the format can't hold a value.
     pub(crate) fn encode(&self, block: Block) -> Result<EncodedBlock> {
-        let mut first_row = block.first_row;
-        let mut repaired_values = 0;
-        let mut pieces = Vec::new();
-        for rows in block.pieces.iter() {
-            let (rows, repaired) = conform(rows, &self.layout.schema, self.layout.invalid_utf8, first_row)?;
-            first_row += rows.num_rows() as u64;
-            repaired_values += repaired;
-            pieces.push(rows);
-        }
         let body = match &self.format {
-            Format::Parquet(encoder) => EncodedBody::RowGroup(encoder.encode(&pieces)?),
-            Format::Lines(encoder) => EncodedBody::Lines(encoder.encode(&pieces, block.index)?),
+            Format::Parquet(encoder) => EncodedBody::RowGroup(encoder.encode(block.pieces.iter())?),
+            Format::Lines(encoder) => EncodedBody::Lines(encoder.encode(block.pieces.iter(), block.index)?),
         };
-        Ok(EncodedBlock { body, index: block.index, num_rows: block.num_rows as u64, repaired_values })
+        Ok(EncodedBlock { body, index: block.index, num_rows: block.num_rows as u64 })
     }
 
     /// How large rows get in this format, which decides where blocks end.
     pub(crate) fn row_measure(&self) -> RowMeasure {
-        let repairs_text = self.layout.invalid_utf8 == InvalidUtf8::Replace;
         match &self.format {
-            Format::Parquet(_) => RowMeasure { as_json: false, repairs_text, per_row: 0 },
-            Format::Lines(encoder) => RowMeasure { as_json: true, repairs_text, per_row: encoder.row_marks() },
+            Format::Parquet(_) => RowMeasure { as_json: false, per_row: 0 },
+            Format::Lines(encoder) => RowMeasure { as_json: true, per_row: encoder.row_marks() },
         }
     }
 }

@@ -23,7 +23,6 @@ pub(crate) struct FileAssembler {
     next_index: u64,
     num_rows: u64,
     rows_in_parts: u64,
-    repaired_values: u64,
 }
 
 /// A part, ready to be uploaded.
@@ -53,13 +52,11 @@ pub(crate) struct FileTotals {
     pub(crate) end: FileEnd,
     /// The file's size.
     pub(crate) num_bytes: u64,
-    /// Texts that were repaired.
-    pub(crate) repaired_values: u64,
 }
 
 impl FileAssembler {
     pub(crate) fn new(file: FileWriter, ledger: Arc<Mutex<PartLedger>>) -> Self {
-        Self { file, ledger, next_index: 0, num_rows: 0, rows_in_parts: 0, repaired_values: 0 }
+        Self { file, ledger, next_index: 0, num_rows: 0, rows_in_parts: 0 }
     }
 
     /// Appends the next block and returns the parts that it completes.
@@ -76,7 +73,6 @@ impl FileAssembler {
         let rows_before = self.num_rows;
         self.next_index += 1;
         self.num_rows += block.num_rows;
-        self.repaired_values += block.repaired_values;
         self.file.append(block)?;
         self.cut(rows_before)
     }
@@ -89,12 +85,7 @@ impl FileAssembler {
         let end = self.file.finish()?;
         let mut parts = self.cut(self.num_rows)?;
         let tail = self.file.cutter().take_tail();
-        let totals = FileTotals {
-            rows_encoded: self.num_rows,
-            end,
-            num_bytes: self.file.cutter().written(),
-            repaired_values: self.repaired_values,
-        };
+        let totals = FileTotals { rows_encoded: self.num_rows, end, num_bytes: self.file.cutter().written() };
         if self.ledger().num_cut() == 0 {
             return Ok((Rest::Whole(tail), totals));
         }
@@ -141,7 +132,6 @@ mod tests {
     use super::super::budget::ByteBudget;
     use super::super::row_size::RowMeasure;
     use super::*;
-    use crate::config::export::InvalidUtf8;
     use crate::config::output::{JsonLinesCodec, Output};
     use crate::encode::{self, FileLayout};
 
@@ -178,7 +168,6 @@ mod tests {
             output: Output::JsonLines(JsonLinesCodec::Uncompressed),
             schema: batch.schema(),
             json_columns: Vec::new(),
-            invalid_utf8: InvalidUtf8::Fail,
         };
         let (encoder, file) = encode::open(layout, part_bytes, 1).expect("a file");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");

@@ -26,8 +26,6 @@ pub(crate) struct Block {
     pub(crate) num_rows: usize,
     /// What its rows take when they are written. Unit: bytes.
     pub(crate) num_bytes: u64,
-    /// Whether some of its text will be repaired.
-    pub(crate) has_repairs: bool,
     /// Its largest row.
     pub(crate) largest: LargestRow,
 }
@@ -61,31 +59,26 @@ struct OpenBlock {
     pieces: Pieces,
     num_rows: usize,
     num_bytes: u64,
-    has_repairs: bool,
     largest: LargestRow,
 }
 
 impl OpenBlock {
     /// Counts the next row.
-    const fn count(&mut self, num_bytes: u64, has_repairs: bool) {
+    const fn count(&mut self, num_bytes: u64) {
         if num_bytes > self.largest.num_bytes {
             self.largest = LargestRow { row: self.num_rows as u64, num_bytes };
         }
         self.num_rows += 1;
         self.num_bytes += num_bytes;
-        self.has_repairs |= has_repairs;
     }
 }
 
 impl Block {
     /// What it takes besides the messages that its rows came in: the encoded bytes, another copy of a row while it is
-    /// written, with half as much again since a compressor's output grows, repaired text, and rows that were copied.
-    /// Unit: bytes.
+    /// written, with half as much again since a compressor's output grows, and rows that were copied. Unit: bytes.
     pub(crate) fn cost_bytes(&self) -> u64 {
         let row = self.largest.num_bytes.saturating_add(self.largest.num_bytes / 2);
-        let repaired = if self.has_repairs { self.num_bytes } else { 0 };
-        let written = self.num_bytes.saturating_add(row);
-        written.saturating_add(repaired).saturating_add(self.pieces.copied_bytes())
+        self.num_bytes.saturating_add(row).saturating_add(self.pieces.copied_bytes())
     }
 
     /// The largest row's largest column and the bytes of its value.
@@ -114,13 +107,12 @@ impl BlockCutter {
     pub(crate) fn push(&mut self, batch: &RecordBatch, permit: &Arc<BytePermit>) -> Result<Vec<Block>, ArrowError> {
         let mut blocks = Vec::new();
         let mut start = 0;
-        let sizes = self.measure.sizes(batch);
-        for (row, num_bytes) in sizes.bytes.into_iter().enumerate() {
+        for (row, num_bytes) in self.measure.sizes(batch).into_iter().enumerate() {
             if self.open.num_rows > 0 && self.open.num_bytes + num_bytes > self.max_bytes {
                 blocks.extend(self.close(batch, start..row, permit)?);
                 start = row;
             }
-            self.open.count(num_bytes, sizes.has_repairs);
+            self.open.count(num_bytes);
             if self.open.num_rows >= self.max_rows || self.open.num_bytes >= self.max_bytes {
                 blocks.extend(self.close(batch, start..row + 1, permit)?);
                 start = row + 1;
@@ -177,7 +169,6 @@ impl BlockCutter {
             pieces: open.pieces,
             num_rows: open.num_rows,
             num_bytes: open.num_bytes,
-            has_repairs: open.has_repairs,
             largest: open.largest,
         };
         self.next_index += 1;

@@ -17,7 +17,7 @@ pub(crate) struct ByteBudget {
 /// The right to hold bytes; dropping it gives them back.
 #[derive(Debug)]
 pub(crate) struct BytePermit {
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
     num_bytes: u64,
 }
 
@@ -25,6 +25,12 @@ impl BytePermit {
     /// The bytes that it stands for, rounded up to the grain.
     pub(crate) const fn num_bytes(&self) -> u64 {
         self.num_bytes
+    }
+
+    /// Takes what another one stands for: both are given back together.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        self.permit.merge(other.permit);
+        self.num_bytes += other.num_bytes;
     }
 }
 
@@ -59,7 +65,7 @@ impl ByteBudget {
             u32::try_from(bytes.div_ceil(GRAIN_BYTES)).ok().filter(|grains| *grains <= self.capacity_grains)?;
         // The semaphore is never closed, so the only error can't happen.
         let permit = Arc::clone(&self.semaphore).acquire_many_owned(grains).await.ok()?;
-        Some(BytePermit { _permit: permit, num_bytes: u64::from(grains) * GRAIN_BYTES })
+        Some(BytePermit { permit, num_bytes: u64::from(grains) * GRAIN_BYTES })
     }
 }
 

@@ -38,8 +38,8 @@ use self::budget::ByteBudget;
 use self::consumer::S3Consumer;
 use self::cpu::{CpuPool, panicked};
 use self::group::TaskGroup;
-use self::producer::{BatchSource, Producer};
-use crate::config::export::FewerRows;
+use self::producer::{BatchSource, Producer, Read};
+use crate::config::export::{FewerRows, InvalidUtf8};
 use crate::config::limits::PipelineLimits;
 use crate::encode::{self, FileLayout};
 use crate::error::{Error, Result};
@@ -55,6 +55,7 @@ const QUEUE_BLOCKS: usize = 64;
 pub(crate) struct Pipeline {
     pub(crate) layout: FileLayout,
     pub(crate) limits: PipelineLimits,
+    pub(crate) invalid_utf8: InvalidUtf8,
     pub(crate) fewer_rows: FewerRows,
     pub(crate) write_empty: bool,
     pub(crate) sink: Arc<dyn ObjectSink>,
@@ -123,7 +124,7 @@ impl Pipeline {
     }
 
     async fn copy(&self, source: impl BatchSource, consumer: &S3Consumer) -> Result<PipelineReport> {
-        let rows_read = self.read_and_encode(source, consumer).await?;
+        let Read { num_rows: rows_read, repaired_values } = self.read_and_encode(source, consumer).await?;
         let (rest, totals) = consumer.with_assembler(FileAssembler::finish).await?;
         reconcile(rows_read, &totals)?;
         require_no_fewer(rows_read, &*self.context.history, self.fewer_rows).await?;
@@ -138,11 +139,11 @@ impl Pipeline {
                 Some(self.complete(consumer, totals.num_bytes).await?)
             }
         };
-        Ok(PipelineReport { num_rows: rows_read, repaired_values: totals.repaired_values, object })
+        Ok(PipelineReport { num_rows: rows_read, repaired_values, object })
     }
 
-    /// Runs producer and consumers to their ends; returns the rows read.
-    async fn read_and_encode(&self, source: impl BatchSource, consumer: &S3Consumer) -> Result<u64> {
+    /// Runs producer and consumers to their ends; returns what was read.
+    async fn read_and_encode(&self, source: impl BatchSource, consumer: &S3Consumer) -> Result<Read> {
         let group = &consumer.group;
         let (sender, receiver) = async_channel::bounded(QUEUE_BLOCKS);
         for _ in 0..self.limits.consumers {
@@ -154,11 +155,13 @@ impl Pipeline {
         let clean_end = Arc::new(OnceLock::new());
         group.spawn({
             let (group, budget, progress) = (group.clone(), self.budget.clone(), Arc::clone(&self.context.progress));
-            let clean_end = Arc::clone(&clean_end);
+            let (clean_end, schema, invalid_utf8) =
+                (Arc::clone(&clean_end), Arc::clone(&self.layout.schema), self.invalid_utf8);
             async move {
-                let producer = Producer { budget: &budget, progress: &progress, queue: sender, group: &group };
-                let num_rows = producer.run(source, cutter).await?;
-                clean_end.get_or_init(|| num_rows);
+                let (budget, progress, group, schema) = (&budget, &progress, &group, &schema);
+                let producer = Producer { budget, progress, queue: sender, group, schema, invalid_utf8 };
+                let read = producer.run(source, cutter).await?;
+                clean_end.get_or_init(|| read);
                 Ok(())
             }
         });

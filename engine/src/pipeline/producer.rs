@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
-use arrow_schema::ArrowError;
+use arrow_schema::{ArrowError, SchemaRef};
 use bytesize::ByteSize;
 use tokio::sync::oneshot;
 
@@ -13,7 +13,9 @@ use super::budget::{ByteBudget, BytePermit};
 use super::cpu::run_beside;
 use super::group::TaskGroup;
 use super::progress::Progress;
+use crate::config::export::InvalidUtf8;
 use crate::error::{Error, Result};
+use crate::source::conform::{conform, repaired_bytes};
 use crate::source::oversized::LargestValue;
 use crate::source::reader::{ArrowStreamReader, MessageSize};
 
@@ -82,37 +84,64 @@ pub(crate) struct Producer<'a> {
     pub(crate) progress: &'a Progress,
     pub(crate) queue: async_channel::Sender<QueuedBlock>,
     pub(crate) group: &'a TaskGroup,
+    /// The columns as planned.
+    pub(crate) schema: &'a SchemaRef,
+    /// What happens to text that isn't UTF-8.
+    pub(crate) invalid_utf8: InvalidUtf8,
+}
+
+/// A batch of the planned types, and how many of its texts were repaired.
+type Typed = (RecordBatch, u64);
+
+/// What was read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Read {
+    pub(crate) num_rows: u64,
+    /// Texts that weren't UTF-8.
+    pub(crate) repaired_values: u64,
 }
 
 impl Producer<'_> {
-    /// Reads everything; returns the number of rows when the source ended cleanly and every block is queued.
+    /// Reads everything; returns what it was when the source ended cleanly and every block is queued.
     ///
     /// # Back-pressure
     /// Waits for budget before each message's body is read, and for room in the queue.
     ///
     /// # Errors
     /// The source's; `Data` for a message larger than the whole budget.
-    pub(crate) async fn run(self, mut source: impl BatchSource, mut cutter: BlockCutter) -> Result<u64> {
+    pub(crate) async fn run(self, mut source: impl BatchSource, mut cutter: BlockCutter) -> Result<Read> {
         let (first, mut turn) = oneshot::channel();
         // The receiver is ours, so the first turn can't be refused.
         let _passed = first.send(());
-        let mut num_rows = 0;
+        let mut read = Read::default();
         while let Some(size) = self.group.unless_stopped(source.next_size()).await?? {
             // Beside the message there must be room for what is copied out of older ones, and for encoding a block of both.
             let copied = cutter.open_bytes();
             let beside = copied + cutter.max_bytes().min(copied.saturating_add(size.cost.saturating_mul(2)));
             if !self.budget.fits_beside(beside, size.cost) {
                 let largest = self.group.unless_stopped(source.largest_value()).await?;
-                return Err(self.message_too_large(size.cost, num_rows, largest));
+                return Err(self.message_too_large(size.cost, read.num_rows, largest));
             }
             if !self.budget.fits_beside(cutter.held_bytes().saturating_add(beside), size.cost) {
                 cutter = cut(copied, cutter, BlockCutter::copy_out).await?.0;
             }
             let acquired = self.group.unless_stopped(self.budget.acquire(size.cost)).await?;
-            let permit = Arc::new(acquired.ok_or_else(|| self.message_too_large(size.cost, num_rows, None))?);
+            let mut permit = acquired.ok_or_else(|| self.message_too_large(size.cost, read.num_rows, None))?;
             let batch = self.group.unless_stopped(source.next_batch()).await??;
-            num_rows += batch.num_rows() as u64;
             self.progress.add_read(batch.num_rows() as u64, size.body);
+            let first_row = read.num_rows;
+            read.num_rows += batch.num_rows() as u64;
+            let typed = match self.conform(batch.clone(), size.cost, InvalidUtf8::Fail, first_row).await {
+                Err(_maybe_repairable) if self.invalid_utf8 == InvalidUtf8::Replace => {
+                    let repaired = self.repair(batch, size.cost, first_row, cutter, &mut permit).await?;
+                    cutter = repaired.1;
+                    repaired.0
+                }
+                typed => typed?,
+            };
+            let (batch, repaired_values) = typed;
+            read.repaired_values += repaired_values;
+            let permit = Arc::new(permit);
             let message = Arc::clone(&permit);
             let blocks;
             (cutter, blocks) = cut(size.cost, cutter, move |cutter| cutter.push(&batch, &message)).await?;
@@ -123,7 +152,41 @@ impl Producer<'_> {
         if let Some(block) = cutter.finish() {
             self.queue(block, None, turn).await?;
         }
-        Ok(num_rows)
+        Ok(read)
+    }
+
+    /// Gives a batch the planned types with copies of its texts that aren't UTF-8, for which `permit` pays too then.
+    async fn repair(
+        &self,
+        batch: RecordBatch,
+        message_bytes: u64,
+        first_row: u64,
+        mut cutter: BlockCutter,
+        permit: &mut BytePermit,
+    ) -> Result<(Typed, BlockCutter)> {
+        let num_bytes = repaired_bytes(&batch);
+        let too_large = || self.message_too_large(message_bytes.saturating_add(num_bytes), first_row, None);
+        if !self.budget.fits_beside(cutter.held_bytes().saturating_add(message_bytes), num_bytes) {
+            cutter = cut(cutter.open_bytes(), cutter, BlockCutter::copy_out).await?.0;
+        }
+        if !self.budget.fits_beside(message_bytes, num_bytes) {
+            return Err(too_large());
+        }
+        let acquired = self.group.unless_stopped(self.budget.acquire(num_bytes)).await?;
+        permit.absorb(acquired.ok_or_else(too_large)?);
+        Ok((self.conform(batch, message_bytes, self.invalid_utf8, first_row).await?, cutter))
+    }
+
+    /// Gives a batch the planned types.
+    async fn conform(
+        &self,
+        batch: RecordBatch,
+        num_bytes: u64,
+        invalid_utf8: InvalidUtf8,
+        first_row: u64,
+    ) -> Result<Typed> {
+        let schema = Arc::clone(self.schema);
+        run_beside(num_bytes, move || conform(&batch, &schema, invalid_utf8, first_row)).await
     }
 
     /// Queues a block that waits for `mine`; returns what the block after it waits for. `message` is the one that ended

@@ -12,19 +12,8 @@ use arrow_schema::DataType;
 pub(crate) struct RowMeasure {
     /// Whether values are written as JSON, where text is escaped and numbers are spelled out.
     pub(crate) as_json: bool,
-    /// Whether bytes that aren't UTF-8 are replaced, each by up to three.
-    pub(crate) repairs_text: bool,
     /// What every row takes besides its values. Unit: bytes.
     pub(crate) per_row: u64,
-}
-
-/// The sizes of a batch's rows.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RowSizes {
-    /// Each row's. Unit: bytes.
-    pub(crate) bytes: Vec<u64>,
-    /// Whether text of this batch will be repaired, which needs a copy of it.
-    pub(crate) has_repairs: bool,
 }
 
 /// What a list takes besides its items, as values: its own offset. Unit: bytes.
@@ -44,15 +33,15 @@ impl RowMeasure {
     ///
     /// # Units
     /// Bytes. A row's size depends on the row alone.
-    pub(crate) fn sizes(self, batch: &RecordBatch) -> RowSizes {
-        let mut sizes = RowSizes { bytes: vec![self.per_row; batch.num_rows()], has_repairs: false };
+    pub(crate) fn sizes(self, batch: &RecordBatch) -> Vec<u64> {
+        let mut sizes = vec![self.per_row; batch.num_rows()];
         for column in batch.columns() {
             self.add(column.as_ref(), &mut sizes);
         }
         sizes
     }
 
-    fn add(self, array: &dyn Array, sizes: &mut RowSizes) {
+    fn add(self, array: &dyn Array, sizes: &mut [u64]) {
         match array.data_type() {
             DataType::Binary => self.add_text(array.as_binary::<i32>(), sizes),
             DataType::Utf8 => self.add_text(array.as_string::<i32>(), sizes),
@@ -68,13 +57,13 @@ impl RowMeasure {
             DataType::Struct(fields) => {
                 if self.as_json {
                     let marks = fields.iter().map(|field| field.name().len() as u64 + KEY_MARKS).sum::<u64>();
-                    add_to_all(marks + BRACKETS, &mut sizes.bytes);
+                    add_to_all(marks + BRACKETS, sizes);
                 }
                 for child in array.as_struct().columns() {
                     self.add(child.as_ref(), sizes);
                 }
             }
-            fixed => add_to_all(self.fixed(fixed), &mut sizes.bytes),
+            fixed => add_to_all(self.fixed(fixed), sizes),
         }
     }
 
@@ -96,39 +85,33 @@ impl RowMeasure {
         }
     }
 
-    fn add_text<T: ByteArrayType<Offset = i32>>(self, array: &GenericByteArray<T>, sizes: &mut RowSizes) {
+    fn add_text<T: ByteArrayType<Offset = i32>>(self, array: &GenericByteArray<T>, sizes: &mut [u64]) {
         let marks = if self.as_json { BRACKETS } else { 0 };
-        for (size, pair) in sizes.bytes.iter_mut().zip(array.value_offsets().windows(2)) {
+        for (size, pair) in sizes.iter_mut().zip(array.value_offsets().windows(2)) {
             let value = &array.value_data()[range(pair[0], pair[1])];
             *size += value.len() as u64 + marks;
             if self.as_json {
                 *size += total(value, escape_growth);
-            }
-            // Whether a text is repaired must not depend on the others of its batch.
-            if self.repairs_text && simdutf8::basic::from_utf8(value).is_err() {
-                *size += total(value, repair_growth);
-                sizes.has_repairs = true;
             }
         }
     }
 
     /// A list's row has what its items have, and what makes them a list. Items are looked at some at a time: their sizes
     /// may take more than they do.
-    fn add_items(self, offsets: &[i32], items: &dyn Array, sizes: &mut RowSizes) {
-        add_to_all(OFFSET_BYTES, &mut sizes.bytes);
+    fn add_items(self, offsets: &[i32], items: &dyn Array, sizes: &mut [u64]) {
+        add_to_all(OFFSET_BYTES, sizes);
         let used = range(offsets[0], offsets[offsets.len() - 1]);
         let mut row = 0;
         for first in used.clone().step_by(ITEMS_AT_ONCE) {
             let items = items.slice(first, ITEMS_AT_ONCE.min(used.end - first));
-            let mut of_items = RowSizes { bytes: vec![u64::from(self.as_json); items.len()], has_repairs: false };
+            let mut of_items = vec![u64::from(self.as_json); items.len()];
             self.add(items.as_ref(), &mut of_items);
-            sizes.has_repairs |= of_items.has_repairs;
-            for (item, size) in (first..).zip(of_items.bytes) {
+            for (item, size) in (first..).zip(of_items) {
                 // The row whose list ends after this item; empty lists are passed.
                 while range(0, offsets[row + 1]).end <= item {
                     row += 1;
                 }
-                sizes.bytes[row] += size;
+                sizes[row] += size;
             }
         }
     }
@@ -138,16 +121,16 @@ impl RowMeasure {
 pub(crate) fn largest_column(batch: &RecordBatch) -> (String, u64) {
     let schema = batch.schema();
     let sized = batch.columns().iter().zip(schema.fields()).map(|(column, field)| {
-        let mut sizes = RowSizes { bytes: vec![0; batch.num_rows()], has_repairs: false };
+        let mut sizes = vec![0; batch.num_rows()];
         RowMeasure::default().add(column.as_ref(), &mut sizes);
-        (field.name().clone(), sizes.bytes.iter().sum::<u64>())
+        (field.name().clone(), sizes.iter().sum::<u64>())
     });
     sized.max_by_key(|(_, num_bytes)| *num_bytes).unwrap_or_default()
 }
 
 /// Fixed bytes as JSON text; whatever isn't UTF-8 is shown by U+FFFD.
-fn add_fixed_text(array: &FixedSizeBinaryArray, sizes: &mut RowSizes) {
-    for (size, row) in sizes.bytes.iter_mut().zip(0..array.len()) {
+fn add_fixed_text(array: &FixedSizeBinaryArray, sizes: &mut [u64]) {
+    for (size, row) in sizes.iter_mut().zip(0..array.len()) {
         let value = array.value(row);
         *size += value.len() as u64 + BRACKETS + total(value, escape_growth) + total(value, repair_growth);
     }
@@ -186,11 +169,11 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::builder::{ListBuilder, StringBuilder};
-    use arrow_array::{ArrayRef, BinaryArray, Int32Array, StringArray};
+    use arrow_array::{ArrayRef, Int32Array, StringArray};
 
     use super::*;
 
-    const VALUES: RowMeasure = RowMeasure { as_json: false, repairs_text: false, per_row: 0 };
+    const VALUES: RowMeasure = RowMeasure { as_json: false, per_row: 0 };
 
     fn batch() -> RecordBatch {
         let mut lists = ListBuilder::new(StringBuilder::new());
@@ -208,21 +191,12 @@ mod tests {
     #[test]
     fn a_rows_size_is_the_same_in_every_slice() {
         let batch = batch();
-        assert_eq!(VALUES.sizes(&batch).bytes, [4 + 4 + 3, 4 + 3 + 4, 4 + 1 + 4 + 8]);
-        for measure in [VALUES, RowMeasure { as_json: true, repairs_text: true, per_row: 7 }] {
-            let whole = measure.sizes(&batch).bytes;
+        assert_eq!(VALUES.sizes(&batch), [4 + 4 + 3, 4 + 3 + 4, 4 + 1 + 4 + 8]);
+        for measure in [VALUES, RowMeasure { as_json: true, per_row: 7 }] {
+            let whole = measure.sizes(&batch);
             for (row, size) in whole.iter().enumerate() {
-                assert_eq!(measure.sizes(&batch.slice(row, 1)).bytes, [*size]);
+                assert_eq!(measure.sizes(&batch.slice(row, 1)), [*size]);
             }
         }
-    }
-
-    #[test]
-    fn text_to_be_repaired_counts_as_it_will_be() {
-        let bytes: ArrayRef = Arc::new(BinaryArray::from_vec(vec![b"a\xff\xfe", "grün".as_bytes()]));
-        let batch = RecordBatch::try_from_iter([("text", bytes)]).expect("a batch");
-        assert_eq!(VALUES.sizes(&batch), RowSizes { bytes: vec![3, 5], has_repairs: false });
-        let repairs = RowMeasure { repairs_text: true, ..VALUES };
-        assert_eq!(repairs.sizes(&batch), RowSizes { bytes: vec![7, 5], has_repairs: true });
     }
 }

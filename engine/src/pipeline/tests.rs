@@ -103,7 +103,7 @@ impl BatchSource for Batches {
         tokio::task::yield_now().await;
         match self.batches.as_slice().first() {
             Some(batch) => {
-                let body = RowMeasure::default().sizes(batch).bytes.iter().sum();
+                let body = RowMeasure::default().sizes(batch).iter().sum();
                 Ok(Some(MessageSize { body, cost: body }))
             }
             None => self.fails_with.take().map_or(Ok(None), Err),
@@ -196,12 +196,8 @@ impl Setup {
 
     async fn run(&self, source: Batches) -> Result<PipelineReport> {
         let pipeline = Pipeline {
-            layout: FileLayout {
-                output: self.output,
-                schema: schema(),
-                json_columns: vec!["properties".to_owned()],
-                invalid_utf8: InvalidUtf8::Replace,
-            },
+            layout: FileLayout { output: self.output, schema: schema(), json_columns: vec!["properties".to_owned()] },
+            invalid_utf8: InvalidUtf8::Replace,
             limits: PipelineLimits {
                 memory_bytes: 1 << 30,
                 consumers: self.consumers,

@@ -50,6 +50,29 @@ pub fn conform(
     Ok((batch, repaired))
 }
 
+/// What copies of the texts of `batch` take that [`InvalidUtf8::Replace`] makes: of every column of text, within lists too,
+/// that has one that isn't UTF-8. Unit: bytes.
+pub(crate) fn repaired_bytes(batch: &RecordBatch) -> u64 {
+    batch.columns().iter().map(|column| repaired_bytes_of(column.as_ref())).sum()
+}
+
+fn repaired_bytes_of(array: &dyn Array) -> u64 {
+    match array.data_type() {
+        DataType::Binary => {
+            let binary = array.as_binary::<i32>();
+            if binary.iter().flatten().all(|value| std::str::from_utf8(value).is_ok()) {
+                return 0;
+            }
+            let offsets = (binary.len() + 1) * size_of::<i32>();
+            (binary.iter().flatten().map(repaired_len).sum::<usize>() + offsets) as u64
+        }
+        DataType::List(_) => repaired_bytes_of(array.as_list::<i32>().values().as_ref()),
+        DataType::Map(_, _) => repaired_bytes_of(array.as_map().entries()),
+        DataType::Struct(_) => array.as_struct().columns().iter().map(|child| repaired_bytes_of(child.as_ref())).sum(),
+        _ => 0,
+    }
+}
+
 /// The length of `bytes` as text with repairs. Unit: bytes.
 fn repaired_len(bytes: &[u8]) -> usize {
     let repair = |chunk: std::str::Utf8Chunk<'_>| if chunk.invalid().is_empty() { 0 } else { 3 };

@@ -79,8 +79,9 @@ fn properties(codec: ParquetCodec) -> Result<WriterPropertiesBuilder> {
 }
 
 impl RowGroupEncoder {
-    pub(super) fn encode(&self, pieces: &[RecordBatch]) -> Result<RowGroup> {
+    pub(super) fn encode<'a>(&self, pieces: impl Iterator<Item = &'a RecordBatch>) -> Result<RowGroup> {
         let mut row_group = RowGroup::new();
+        let pieces = pieces.collect::<Vec<_>>();
         for (index, encoder) in self.columns.iter().enumerate() {
             let pieces = pieces.iter().map(|piece| Arc::clone(piece.column(index))).collect::<Vec<_>>();
             row_group.extend(encoder.encode(&pieces).map_err(cannot_write)?);

@@ -66,7 +66,7 @@ async fn read(bytes: &[u8], schema: &SchemaRef) -> Result<u64> {
             break;
         }
         let batch = reader.next_batch().await?;
-        rows += RowMeasure { as_json: true, repairs_text: true, per_row: 0 }.sizes(&batch).bytes.len() as u64;
+        rows += RowMeasure { as_json: true, per_row: 0 }.sizes(&batch).len() as u64;
         conform(&batch, schema, InvalidUtf8::Replace, 0)?;
     }
     Ok(rows)
