@@ -1,0 +1,173 @@
+//! The loop that takes due jobs from a provider, has them handled, and settles what became of them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::ProviderError;
+use crate::flow::{Flow, Level};
+use crate::handler::{Verdict, Work};
+use crate::job::Job;
+
+/// The wait after a failure of the provider, at first and at most.
+const MIN_PAUSE: Duration = Duration::from_millis(250);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Who handles a provider's jobs, how many at once, and until when.
+#[derive(Debug, Clone)]
+pub struct Consumer {
+    /// What is done with jobs.
+    pub work: Arc<dyn Work>,
+    /// Whether jobs for later are taken as if they were due: for moving them elsewhere.
+    pub looks_ahead: bool,
+    /// The jobs in hand, which this adds to.
+    pub flow: Flow,
+    /// How many jobs are at work at once. At least 1.
+    pub concurrency: usize,
+    /// The order to stop: no new jobs, and those at work end.
+    pub stop: CancellationToken,
+    /// How long jobs at work may take after the order to stop. Then they are left to be handled again.
+    pub grace: Duration,
+}
+
+/// Jobs that can be claimed and settled one by one.
+pub(crate) trait Claims: Send + Sync {
+    /// Claims up to `room` due jobs in their order, none of which is of a busy queue and no two of which are of one queue.
+    fn claim<'a>(
+        &'a self,
+        room: usize,
+        now: Timestamp,
+        busy: &'a HashSet<String>,
+    ) -> BoxFuture<'a, Result<Vec<Job>, ProviderError>>;
+
+    /// Does what became of a claimed job.
+    fn settle<'a>(&'a self, job: &'a Job, verdict: &'a Verdict) -> BoxFuture<'a, Result<(), ProviderError>>;
+
+    /// Ends when there may be something to claim that there wasn't at the last look.
+    fn worth_a_look(&self, last: Timestamp) -> BoxFuture<'_, ()>;
+}
+
+/// Handles the jobs of `claims` until the order to stop.
+///
+/// # Invariants
+/// One look at a time. Whatever fails is tried again, later and later, until the order to stop.
+///
+/// # Cancel safety
+/// Dropping the future leaves the jobs at work claimed; their provider says when they come again.
+pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
+    let mut at_work = FuturesUnordered::new();
+    let mut busy = HashSet::new();
+    let mut levels = consumer.flow.levels();
+    let mut pause = MIN_PAUSE;
+    while !consumer.stop.is_cancelled() {
+        let level = *levels.borrow_and_update();
+        let room = room(consumer.concurrency, at_work.len(), level);
+        let now = if consumer.looks_ahead { Timestamp::MAX } else { Timestamp::now() };
+        let mut failed = false;
+        let mut found = 0;
+        if room > 0 {
+            match claims.claim(room, now, &busy).await {
+                Ok(jobs) => {
+                    found = jobs.len();
+                    pause = MIN_PAUSE;
+                    for job in jobs {
+                        busy.extend(job.queue.clone());
+                        at_work.push(work(claims, consumer, job));
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(%error, ?pause, "no jobs can be read; trying again");
+                    failed = true;
+                }
+            }
+        }
+        tokio::select! {
+            () = consumer.stop.cancelled() => {}
+            Some(queue) = at_work.next() => free(&mut busy, queue),
+            _ = levels.changed() => {}
+            () = tokio::time::sleep(pause), if failed => pause = (pause * 2).min(MAX_PAUSE),
+            // What was found leaves more behind only when there was no room for it.
+            () = claims.worth_a_look(now), if room > found && !failed => {}
+        }
+    }
+    let ending = async { while at_work.next().await.is_some() {} };
+    if tokio::time::timeout(consumer.grace, ending).await.is_err() {
+        tracing::warn!(grace = ?consumer.grace, "jobs at work did not end in time; they will be handled again");
+    }
+}
+
+fn room(concurrency: usize, at_work: usize, level: Level) -> usize {
+    match level {
+        Level::Run => concurrency.saturating_sub(at_work),
+        Level::Slow => usize::from(at_work == 0),
+        Level::Pause | Level::Stop => 0,
+    }
+}
+
+fn free(busy: &mut HashSet<String>, queue: Option<String>) {
+    if let Some(queue) = queue {
+        busy.remove(&queue);
+    }
+}
+
+/// Has one job handled and settled; returns its queue, which is free then.
+async fn work(claims: &dyn Claims, consumer: &Consumer, job: Job) -> Option<String> {
+    let _in_hand = consumer.flow.take(1, job.num_bytes() as u64);
+    let verdict = consumer.work.attempt(job.clone()).await;
+    let mut pause = MIN_PAUSE;
+    while let Err(error) = claims.settle(&job, &verdict).await {
+        tracing::warn!(job = %job.id, %error, ?pause, "what became of a job can't be noted; trying again");
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+    job.queue
+}
+
+/// The jobs to claim of those that are due, in their order: at most one of each queue, and none of a busy one. Where two of
+/// one queue are due, the one that was due first goes first, whatever its priority.
+pub(crate) fn select<'a>(due: impl IntoIterator<Item = &'a Job>, room: usize, busy: &HashSet<String>) -> Vec<&'a Job> {
+    let mut due = due.into_iter().collect::<Vec<_>>();
+    due.sort_by_key(|job| (job.run_at, job.id));
+    let mut queues = HashSet::new();
+    due.retain(|job| job.queue.as_ref().is_none_or(|queue| !busy.contains(queue) && queues.insert(queue)));
+    due.sort_by_key(|job| job.order());
+    due.truncate(room);
+    due
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn job(name: &str, second: i64, priority: i16, queue: Option<&str>) -> Job {
+        let job = Job::new(name, json!(null)).expect("a job").with_priority(priority);
+        let job = job.run_at(Timestamp::from_second(second).expect("a time"));
+        match queue {
+            Some(queue) => job.in_queue(queue).expect("a queue"),
+            None => job,
+        }
+    }
+
+    #[test]
+    fn due_jobs_go_by_priority_and_queues_by_time() {
+        let jobs = [
+            job("late", 9, 0, None),
+            job("urgent", 9, -5, None),
+            job("second of q", 2, -9, Some("q")),
+            job("first of q", 1, 5, Some("q")),
+            job("of busy", 1, 0, Some("busy")),
+        ];
+        let busy = HashSet::from(["busy".to_owned()]);
+        let names = |room| select(&jobs, room, &busy).iter().map(|job| job.name.as_str()).collect::<Vec<_>>();
+        assert_eq!(names(9), ["urgent", "late", "first of q"]);
+        assert_eq!(names(1), ["urgent"]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Who does the work, and what becomes of a job after an attempt.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff;
+use crate::dead_letter::DeadLetters;
+use crate::job::{Job, JobId};
+use crate::recent::Recent;
+
+/// How long an attempt may take when nobody says so.
+pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long a job waits that could not be put among the dead.
+const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(60);
+
+/// How many jobs that are gone are remembered, so that the same job from two providers runs once.
+const REMEMBERED: usize = 10_000;
+
+/// Does the work of all jobs with one name.
+pub trait Handler: Send + Sync {
+    /// Does it once. A job may come again after it was done: the work must bear that.
+    ///
+    /// # Errors
+    /// Whatever kept it from being done.
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<(), Failure>>;
+}
+
+/// Why an attempt was in vain.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Failure {
+    message: String,
+    retry: Retry,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Retry {
+    Backoff,
+    After(Duration),
+    Never,
+}
+
+impl Failure {
+    /// One that may pass: the job is tried again, later and later.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retry: Retry::Backoff }
+    }
+
+    /// One that stays: the job joins the dead at once.
+    pub fn fatal(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retry: Retry::Never }
+    }
+
+    /// Tried again after this time, instead of the usual.
+    #[must_use]
+    pub fn retry_after(self, delay: Duration) -> Self {
+        Self { retry: Retry::After(delay), ..self }
+    }
+}
+
+/// What becomes of a job after an attempt; its provider does it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// It is done, or among the dead: the provider deletes it.
+    Gone,
+    /// It takes the place of the job that was handled.
+    Again(Box<Job>),
+}
+
+/// What is done with jobs that are claimed.
+pub trait Work: Send + Sync + fmt::Debug {
+    /// Does it with one job, and never fails: what went wrong is part of the verdict.
+    fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict>;
+
+    /// Puts a job among the dead; when that can't be done now, the job stays.
+    fn bury(&self, job: Job) -> BoxFuture<'_, Verdict>;
+}
+
+/// Hands jobs to their handlers.
+pub struct Dispatcher {
+    handlers: BTreeMap<String, Arc<dyn Handler>>,
+    dead: Arc<dyn DeadLetters>,
+    time_limit: Duration,
+    done: Mutex<Recent<JobId>>,
+}
+
+impl Dispatcher {
+    /// A dispatcher without handlers, whose dead go to `dead`.
+    #[must_use]
+    pub fn new(dead: Arc<dyn DeadLetters>) -> Self {
+        let done = Mutex::new(Recent::new(REMEMBERED));
+        Self { handlers: BTreeMap::new(), dead, time_limit: DEFAULT_TIME_LIMIT, done }
+    }
+
+    /// Gives all jobs with this name to `handler`.
+    #[must_use]
+    pub fn with_handler(mut self, name: &str, handler: Arc<dyn Handler>) -> Self {
+        self.handlers.insert(name.to_owned(), handler);
+        self
+    }
+
+    /// Ends attempts after this time; [`DEFAULT_TIME_LIMIT`] otherwise.
+    #[must_use]
+    pub fn with_time_limit(self, time_limit: Duration) -> Self {
+        Self { time_limit, ..self }
+    }
+
+    /// The names that have handlers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.handlers.keys().map(String::as_str)
+    }
+
+    /// A handler's panic and delay are failures of that job alone.
+    async fn attempt_once(&self, job: Job) -> Verdict {
+        if self.lock().contains(&job.id) {
+            tracing::info!(job = %job.id, name = job.name, "the job was done before and came again");
+            return Verdict::Gone;
+        }
+        let id = job.id;
+        let verdict = match self.try_once(&job).await {
+            Ok(()) => Verdict::Gone,
+            Err(failure) => self.failed(job, failure).await,
+        };
+        if verdict == Verdict::Gone {
+            self.lock().insert(id);
+        }
+        verdict
+    }
+
+    async fn bury_once(&self, job: Job) -> Verdict {
+        let id = job.id;
+        match self.dead.bury(&job).await {
+            Ok(()) => {
+                tracing::error!(job = %id, name = job.name, error = job.last_error, "the job joins the dead letters");
+                Verdict::Gone
+            }
+            Err(error) => {
+                tracing::warn!(job = %id, %error, "the job can't be put among the dead letters yet");
+                let run_at = Timestamp::now().checked_add(DEAD_LETTER_PAUSE).unwrap_or(Timestamp::MAX);
+                Verdict::Again(Box::new(Job { run_at, ..job }))
+            }
+        }
+    }
+
+    async fn try_once(&self, job: &Job) -> Result<(), Failure> {
+        let handler = self.handlers.get(&job.name);
+        let handler =
+            Arc::clone(handler.ok_or_else(|| Failure::new(format!("nobody handles jobs named `{}`", job.name)))?);
+        let owned = job.clone();
+        // In a task of its own, so that its panic isn't ours; it ends with this attempt.
+        let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.handle(&owned).await }));
+        match tokio::time::timeout(self.time_limit, task).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(error)) => Err(Failure::new(format!("the handler panicked: {error}"))),
+            Err(_late) => Err(Failure::new(format!("the handler did not end within {:?}", self.time_limit))),
+        }
+    }
+
+    async fn failed(&self, job: Job, failure: Failure) -> Verdict {
+        let attempts = job.attempts.saturating_add(1);
+        tracing::warn!(job = %job.id, name = job.name, attempts, error = failure.message, "an attempt failed");
+        let job = Job { attempts, last_error: Some(failure.message), ..job };
+        let pause = match failure.retry {
+            Retry::Never => return self.bury_once(job).await,
+            _ if attempts >= job.max_attempts => return self.bury_once(job).await,
+            Retry::After(delay) => delay,
+            Retry::Backoff => backoff::delay(attempts),
+        };
+        let run_at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
+        Verdict::Again(Box::new(Job { run_at, ..job }))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<JobId>> {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Work for Dispatcher {
+    fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
+        Box::pin(self.attempt_once(job))
+    }
+
+    fn bury(&self, job: Job) -> BoxFuture<'_, Verdict> {
+        Box::pin(self.bury_once(job))
+    }
+}
+
+impl fmt::Debug for Dispatcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Dispatcher").field("names", &self.handlers.keys()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,20 @@
+//! The durable job queue: deferred work that survives what it depends on.
+//!
+//! A [`job`] goes into the first provider of the [`queue`] that works; a [`consumer`] takes it when it is due and hands it to
+//! its [`handler`]. Owns providers, failover and the promise *at least once*. Does not own what jobs do.
+
+mod backoff;
+pub mod breaker;
+pub mod consumer;
+pub mod dead_letter;
+pub mod error;
+pub mod flow;
+pub mod handler;
+pub mod job;
+pub mod memory;
+pub mod provider;
+pub mod queue;
+mod recent;
+pub mod spool;
+pub mod store;
+pub mod time_unit;

@@ -1,0 +1,416 @@
+//! The queue: providers in the order in which they are tried.
+//!
+//! Owns the way of a job into a provider, and which providers are worth asking. Does not own what happens to it there.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, join_all};
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::breaker::{Breaker, BreakerState};
+use crate::consumer::Consumer;
+use crate::error::{EnqueueError, InvalidJob, ProviderError};
+use crate::flow::{Flow, Level};
+use crate::handler::{Verdict, Work};
+use crate::job::{Job, json_len};
+use crate::provider::{Depth, Durability, Provider};
+use crate::spool::{Spool, SpoolError};
+
+/// The longest that one provider is waited for.
+pub const DEADLINE: Duration = Duration::from_secs(2);
+
+/// How often all providers are tried before the caller hears of it, and the pause between.
+const ROUNDS: u32 = 3;
+const ROUND_PAUSE: Duration = Duration::from_millis(200);
+
+/// How often broken providers are looked at.
+const PROBE_INTERVAL: Duration = Duration::from_millis(250);
+
+/// How many jobs are moved at once, and the pause of each: live work goes first.
+const MOVES: usize = 4;
+const MOVE_PAUSE: Duration = Duration::from_millis(10);
+
+/// How much may be on its way without anybody who waits for it.
+const MAX_UNAWAITED_JOBS: u64 = 1_000;
+const MAX_UNAWAITED_BYTES: u64 = 20 * 1024 * 1024;
+
+/// What an accepted job is promised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// Who has it.
+    pub provider: String,
+    /// Whether it survives the end of the process.
+    pub durability: Durability,
+}
+
+/// Why nobody took a job.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// Nobody would.
+    #[error(transparent)]
+    Invalid(#[from] InvalidJob),
+    /// Nobody could.
+    #[error("no provider takes the job now: {}", reasons(.0))]
+    NoProvider(Vec<(String, String)>),
+    /// Too many jobs are on their way already.
+    #[error("too many jobs are on their way into the queue; await some before you enqueue more")]
+    TooMany,
+}
+
+/// Why the queue doesn't start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// There is no place where jobs survive.
+    #[error("no provider that keeps jobs on a disk works: {}; start one of them, or add local files to the list", reasons(.0))]
+    NothingPersistent(Vec<(String, String)>),
+}
+
+/// How the queue stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Every provider works.
+    Normal,
+    /// A provider is broken: jobs go to those after it.
+    Degraded,
+    /// Every provider works again, and jobs are brought back to where they belong.
+    Recovering,
+}
+
+/// How one provider stands.
+#[derive(Debug)]
+pub struct ProviderStatus {
+    /// Its name.
+    pub name: String,
+    /// Whether it is asked.
+    pub breaker: BreakerState,
+    /// What it holds, or why that can't be told.
+    pub depth: Result<Depth, String>,
+}
+
+/// Providers in their order.
+#[derive(Debug, Clone)]
+pub struct Queue(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    tiers: Vec<Tier>,
+    unawaited: Flow,
+    tasks: TaskTracker,
+}
+
+#[derive(Debug)]
+struct Tier {
+    provider: Arc<dyn Provider>,
+    breaker: Breaker,
+}
+
+impl Queue {
+    /// Looks at all providers at once, for [`DEADLINE`] at most. One that doesn't work is left alone for now, and comes back
+    /// by itself.
+    ///
+    /// # Errors
+    /// When no persistent provider works.
+    pub async fn start(providers: Vec<Arc<dyn Provider>>) -> Result<Self, StartError> {
+        let tiers =
+            providers.into_iter().map(|provider| Tier { provider, breaker: Breaker::default() }).collect::<Vec<_>>();
+        let probes = join_all(tiers.iter().map(Tier::probe)).await;
+        let mut broken = Vec::new();
+        let mut is_safe = false;
+        for (tier, outcome) in tiers.iter().zip(probes) {
+            match outcome {
+                Ok(()) => is_safe |= tier.durability() == Durability::Persistent,
+                Err(error) => {
+                    tracing::warn!(provider = tier.name(), %error, "this provider of jobs does not work yet");
+                    tier.breaker.open();
+                    broken.push((tier.name().to_owned(), error.message));
+                }
+            }
+        }
+        if !is_safe {
+            return Err(StartError::NothingPersistent(broken));
+        }
+        let unawaited = Flow::new(MAX_UNAWAITED_JOBS, MAX_UNAWAITED_BYTES);
+        Ok(Self(Arc::new(Shared { tiers, unawaited, tasks: TaskTracker::new() })))
+    }
+
+    /// Gives jobs to the first provider that takes all of them.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave them taken; their ids tell.
+    ///
+    /// # Errors
+    /// When nobody takes them, with every provider's reason.
+    pub async fn enqueue(&self, jobs: &[Job], least: Durability) -> Result<Receipt, QueueError> {
+        jobs.iter().try_for_each(Job::check)?;
+        let mut pause = ROUND_PAUSE;
+        for round in 1.. {
+            let mut reasons = Vec::new();
+            for tier in &self.0.tiers {
+                match tier.try_enqueue(jobs, least).await {
+                    Ok(()) => return Ok(Receipt { provider: tier.name().to_owned(), durability: tier.durability() }),
+                    Err(EnqueueError::Invalid(error)) => return Err(error.into()),
+                    Err(error) => reasons.push((tier.name().to_owned(), error.to_string())),
+                }
+            }
+            if round == ROUNDS {
+                return Err(QueueError::NoProvider(reasons));
+            }
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+        unreachable!("the loop ends with its last round")
+    }
+
+    /// The same for a caller who doesn't wait: it can fail only for what is known at once, and later in the log.
+    ///
+    /// # Back-pressure
+    /// None for the caller, so the number of jobs on their way is bounded.
+    ///
+    /// # Errors
+    /// For a job that is none, and when too many are on their way.
+    pub fn enqueue_unawaited(&self, job: Job) -> Result<(), QueueError> {
+        job.check()?;
+        if self.0.unawaited.level() >= Level::Pause {
+            return Err(QueueError::TooMany);
+        }
+        let permit = self.0.unawaited.take(1, job.num_bytes() as u64);
+        let queue = self.clone();
+        self.0.tasks.spawn(async move {
+            if let Err(error) = queue.enqueue(std::slice::from_ref(&job), Durability::Transient).await {
+                tracing::error!(job = %job.id, name = job.name, %error, "a job that nobody waited for is lost");
+            }
+            drop(permit);
+        });
+        Ok(())
+    }
+
+    /// Brings broken providers back as soon as they work, until the order to stop.
+    pub async fn watch(&self, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(PROBE_INTERVAL)).await.is_some() {
+            join_all(self.0.tiers.iter().filter(|tier| tier.breaker.take_probe()).map(Tier::try_to_close)).await;
+        }
+    }
+
+    /// Handles the jobs of all providers until the consumer is told to stop. Jobs of a provider that stood in for a better one
+    /// are moved there when it works again.
+    pub async fn consume(&self, consumer: &Consumer) {
+        let tiers = (0..self.0.tiers.len()).map(|index| self.consume_tier(index, consumer));
+        join_all(tiers).await;
+    }
+
+    /// Ends in good order, when nobody enqueues any more and the consumer has stopped: waits for the jobs on their way, and
+    /// keeps what would end with the process in the first provider that takes it, else in `spool`.
+    ///
+    /// # Errors
+    /// When jobs are lost: nobody took them, and they could not be written either.
+    pub async fn close(&self, spool: &Spool) -> Result<(), SpoolError> {
+        self.0.tasks.close();
+        self.0.tasks.wait().await;
+        let jobs = self.0.tiers.iter().flat_map(|tier| tier.provider.take_all()).collect::<Vec<_>>();
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        for tier in self.0.tiers.iter().filter(|tier| tier.provider.capabilities().accepts_recovery_flush) {
+            if tier.try_enqueue(&jobs, Durability::Persistent).await.is_ok() {
+                tracing::info!(provider = tier.name(), jobs = jobs.len(), "jobs in memory are kept there");
+                return Ok(());
+            }
+        }
+        spool.write(&jobs).await
+    }
+
+    /// Handles the jobs of one provider, or moves them to a better one, as long as the consumer isn't told to stop.
+    async fn consume_tier(&self, index: usize, consumer: &Consumer) {
+        let tier = &self.0.tiers[index];
+        while !consumer.stop.is_cancelled() {
+            let stands_in = self.better_than(index).is_none();
+            let stop = consumer.stop.child_token();
+            let changed = async {
+                while self.better_than(index).is_none() == stands_in {
+                    tokio::time::sleep(PROBE_INTERVAL).await;
+                }
+                stop.cancel();
+                std::future::pending::<()>().await;
+            };
+            let phase = if stands_in {
+                Consumer { stop: stop.clone(), ..consumer.clone() }
+            } else {
+                let mover = Mover { queue: self.clone(), from: index, work: Arc::clone(&consumer.work) };
+                let work: Arc<dyn Work> = Arc::new(mover);
+                Consumer { work, looks_ahead: true, concurrency: MOVES, stop: stop.clone(), ..consumer.clone() }
+            };
+            tokio::select! {
+                () = tier.consume(phase) => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    /// The first persistent provider before this one that works now.
+    fn better_than(&self, index: usize) -> Option<&Tier> {
+        let tiers = &self.0.tiers;
+        if tiers[index].durability() == Durability::Transient {
+            return None;
+        }
+        tiers[..index].iter().find(|tier| tier.durability() == Durability::Persistent && tier.breaker.is_closed())
+    }
+
+    /// How it stands, by what every provider says.
+    #[must_use]
+    pub fn mode(&self, status: &[ProviderStatus]) -> Mode {
+        let holds = |status: &ProviderStatus| status.depth.as_ref().is_ok_and(|depth| depth.due + depth.scheduled > 0);
+        let stands_in = |(index, _): &(usize, &ProviderStatus)| self.better_than(*index).is_some();
+        if status.iter().any(|status| status.breaker != BreakerState::Closed) {
+            Mode::Degraded
+        } else if status.iter().enumerate().filter(stands_in).any(|(_, status)| holds(status)) {
+            Mode::Recovering
+        } else {
+            Mode::Normal
+        }
+    }
+
+    /// How every provider stands, in their order.
+    pub async fn status(&self) -> Vec<ProviderStatus> {
+        join_all(self.0.tiers.iter().map(Tier::status)).await
+    }
+
+    /// Its providers, in their order.
+    pub fn providers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.0.tiers.iter().map(|tier| &tier.provider)
+    }
+}
+
+/// Moves jobs of a provider that stood in to a better one: copied, acknowledged, and only then deleted.
+#[derive(Debug)]
+struct Mover {
+    queue: Queue,
+    from: usize,
+    work: Arc<dyn Work>,
+}
+
+impl Work for Mover {
+    fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
+        async move {
+            tokio::time::sleep(MOVE_PAUSE).await;
+            match self.queue.better_than(self.from) {
+                Some(tier) if tier.try_enqueue(std::slice::from_ref(&job), Durability::Persistent).await.is_ok() => {
+                    Verdict::Gone
+                }
+                _ => Verdict::Again(Box::new(job)),
+            }
+        }
+        .boxed()
+    }
+
+    fn bury(&self, job: Job) -> BoxFuture<'_, Verdict> {
+        self.work.bury(job)
+    }
+}
+
+impl Tier {
+    fn name(&self) -> &str {
+        self.provider.name()
+    }
+
+    fn durability(&self) -> Durability {
+        self.provider.capabilities().durability
+    }
+
+    async fn probe(&self) -> Result<(), ProviderError> {
+        let late = |_| ProviderError::new(self.name(), format!("did not answer within {DEADLINE:?}"));
+        tokio::time::timeout(DEADLINE, self.provider.probe()).await.map_err(late)?
+    }
+
+    async fn try_to_close(&self) {
+        match self.probe().await {
+            Ok(()) => {
+                tracing::info!(provider = self.name(), "this provider of jobs works again");
+                self.breaker.succeeded();
+            }
+            Err(error) => {
+                tracing::debug!(provider = self.name(), %error, "this provider of jobs still does not work");
+                self.breaker.failed();
+            }
+        }
+    }
+
+    async fn try_enqueue(&self, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
+        self.require(jobs, least)?;
+        if !self.breaker.is_closed() {
+            return Err(ProviderError::new(self.name(), "is broken and not asked now").into());
+        }
+        let outcome = match tokio::time::timeout(DEADLINE, self.provider.enqueue(jobs)).await {
+            Ok(outcome) => outcome,
+            Err(_late) => {
+                Err(EnqueueError::Timeout { provider: self.name().to_owned(), seconds: DEADLINE.as_secs_f32() })
+            }
+        };
+        match &outcome {
+            Ok(()) => self.breaker.succeeded(),
+            // It works, and says no.
+            Err(EnqueueError::Invalid(_) | EnqueueError::Full { .. }) => {}
+            Err(error) => {
+                let is_open = self.breaker.failed();
+                tracing::warn!(provider = self.name(), %error, is_open, "this provider of jobs failed");
+            }
+        }
+        outcome
+    }
+
+    /// Whether the provider is one for such jobs.
+    fn require(&self, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
+        let capabilities = self.provider.capabilities();
+        let refuse = |why: String| Err(EnqueueError::Full { provider: self.name().to_owned(), why });
+        if capabilities.durability < least {
+            return refuse("it forgets jobs when the process ends".to_owned());
+        }
+        if let Some(max_delay) = capabilities.max_delay {
+            let latest =
+                SignedDuration::try_from(max_delay).ok().and_then(|delay| Timestamp::now().checked_add(delay).ok());
+            if latest.is_some_and(|latest| jobs.iter().any(|job| job.run_at > latest)) {
+                return refuse(format!("it takes jobs of the next {max_delay:?} only"));
+            }
+        }
+        match jobs.iter().map(|job| json_len(&job.payload)).max() {
+            Some(num_bytes) if num_bytes > capabilities.max_payload => {
+                refuse(format!("it takes payloads of {} bytes only", capabilities.max_payload))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn consume(&self, consumer: Consumer) {
+        let stop = consumer.stop.clone();
+        while !stop.is_cancelled() {
+            match self.provider.consume(consumer.clone()).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::error!(provider = self.name(), %error, "reading jobs ended; it starts again");
+                    tokio::select! {
+                        () = tokio::time::sleep(DEADLINE) => {}
+                        () = stop.cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn status(&self) -> ProviderStatus {
+        let depth = match tokio::time::timeout(DEADLINE, self.provider.depth()).await {
+            Ok(depth) => depth.map_err(|error| error.to_string()),
+            Err(_late) => Err(format!("no answer within {DEADLINE:?}")),
+        };
+        ProviderStatus { name: self.name().to_owned(), breaker: self.breaker.state(), depth }
+    }
+}
+
+/// Names and reasons, in one line.
+fn reasons(reasons: &[(String, String)]) -> impl fmt::Display {
+    let all = reasons.iter().map(|(_, reason)| reason.as_str()).collect::<Vec<_>>();
+    if all.is_empty() { "there is none".to_owned() } else { all.join("; ") }
+}

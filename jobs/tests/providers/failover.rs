@@ -1,0 +1,211 @@
+//! What happens when providers break: jobs find another one, come back, and none is lost.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, Timestamp};
+use jobs::breaker::BreakerState;
+use jobs::consumer::Consumer;
+use jobs::flow::Flow;
+use jobs::handler::Work;
+use jobs::job::Job;
+use jobs::memory::{Memory, MemoryLimits};
+use jobs::provider::{Durability, Provider};
+use jobs::queue::{DEADLINE, Mode, Queue, QueueError, StartError};
+use jobs::spool::Spool;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::places::{Files, Place as _, S3};
+use crate::relay::{Network, Relay};
+use crate::rig::{Rig, WORK, until};
+
+/// A queue over S3 behind a relay, and local files.
+struct Tiers {
+    relay: Relay,
+    s3: Arc<dyn Provider>,
+    files: Arc<dyn Provider>,
+    queue: Queue,
+    stop: CancellationToken,
+    _folder: Files,
+}
+
+impl Tiers {
+    async fn start() -> Self {
+        let (place, relay) = S3::relayed().await;
+        let (s3, folder) = (place.open(), Files::fresh().await);
+        let files = folder.open();
+        let queue = Queue::start(vec![Arc::clone(&s3), Arc::clone(&files)]).await.expect("both work");
+        let stop = CancellationToken::new();
+        let (watched, stopped) = (queue.clone(), stop.clone());
+        tokio::spawn(async move { watched.watch(stopped).await });
+        Self { relay, s3, files, queue, stop, _folder: folder }
+    }
+
+    async fn enqueue(&self, number: u32) -> Result<String, QueueError> {
+        let job = Job::new(WORK, json!(number)).expect("a job");
+        self.queue.enqueue(&[job], Durability::Persistent).await.map(|receipt| receipt.provider)
+    }
+
+    /// Handles the queue's jobs.
+    fn consume(&self, work: Arc<dyn Work>) {
+        let consumer = Consumer {
+            work,
+            looks_ahead: false,
+            flow: Flow::new(1_000, 100 << 20),
+            concurrency: 8,
+            stop: self.stop.clone(),
+            grace: Duration::from_secs(1),
+        };
+        let queue = self.queue.clone();
+        tokio::spawn(async move { queue.consume(&consumer).await });
+    }
+
+    async fn breaker(&self) -> BreakerState {
+        self.queue.status().await[0].breaker
+    }
+}
+
+impl Drop for Tiers {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_go_elsewhere_within_a_deadline_and_are_brought_back() {
+    for outage in [Network::Refuses, Network::Hangs] {
+        let tiers = Tiers::start().await;
+        assert_eq!(tiers.enqueue(0).await.expect("taken"), "s3");
+        tiers.relay.set(outage);
+        let start = Instant::now();
+        assert_eq!(tiers.enqueue(1).await.expect("taken"), "files");
+        assert!(start.elapsed() < DEADLINE + Duration::from_secs(1), "{:?}", start.elapsed());
+        for number in 2..6 {
+            assert_eq!(tiers.enqueue(number).await.expect("taken"), "files");
+        }
+        assert_ne!(tiers.breaker().await, BreakerState::Closed, "{outage:?}");
+        let start = Instant::now();
+        let later =
+            Job::new(WORK, json!("later")).expect("a job").run_at(Timestamp::now() + SignedDuration::from_hours(1));
+        tiers.queue.enqueue(&[later], Durability::Persistent).await.expect("taken");
+        assert!(start.elapsed() < Duration::from_millis(500), "nobody waits for what is known to be broken");
+        let status = tiers.queue.status().await;
+        assert_eq!(tiers.queue.mode(&status), Mode::Degraded);
+
+        tiers.relay.set(Network::Up);
+        until("the breaker closes by itself", async || tiers.breaker().await == BreakerState::Closed).await;
+        let rig = Rig::new(Arc::clone(&tiers.s3));
+        tiers.consume(rig.work());
+        rig.wait_for("end", 6).await;
+        until("files are empty", async || tiers.files.waiting(9).await.expect("works").is_empty()).await;
+        until("what is for later is where it belongs", async || {
+            tiers.s3.waiting(9).await.is_ok_and(|jobs| jobs.len() == 1)
+        })
+        .await;
+        let status = tiers.queue.status().await;
+        assert_eq!(tiers.queue.mode(&status), Mode::Normal);
+    }
+}
+
+/// From a seed: the network comes and goes, and every job that was taken runs.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_taken_runs_whatever_the_network_does() {
+    let mut random = fastrand::Rng::with_seed(20_261_201);
+    let tiers = Tiers::start().await;
+    let rig = Rig::new(Arc::clone(&tiers.s3));
+    tiers.consume(rig.work());
+    let mut taken = BTreeMap::new();
+    for number in 0..120 {
+        if random.u32(0..8) == 0 {
+            let states = [Network::Up, Network::Refuses, Network::Up, Network::Hangs];
+            tiers.relay.set(states[random.usize(0..states.len())]);
+        }
+        if let Ok(provider) = tiers.enqueue(number).await {
+            taken.insert(number, provider);
+        }
+        tokio::time::sleep(Duration::from_millis(random.u64(0..40))).await;
+    }
+    tiers.relay.set(Network::Up);
+    let missing = || {
+        let begun = rig.log.begun();
+        taken.keys().filter(|number| !begun.contains(&json!(number))).count()
+    };
+    let patience = Instant::now();
+    while missing() > 0 && patience.elapsed() < Duration::from_secs(90) {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(missing(), 0, "of {}", taken.len());
+    assert!(taken.values().any(|provider| provider == "files") && taken.values().any(|provider| provider == "s3"));
+    let twice = rig.log.begun().len() - taken.len();
+    assert!(twice <= 12, "{twice} of {} ran again", taken.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_without_a_disk_does_not_start_and_says_why() {
+    let (place, relay) = S3::relayed().await;
+    for outage in [Network::Refuses, Network::Hangs] {
+        relay.set(outage);
+        let start = Instant::now();
+        let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits::default()));
+        let StartError::NothingPersistent(reasons) =
+            Queue::start(vec![Arc::clone(&memory), place.open()]).await.expect_err("refused");
+        assert_eq!(reasons.len(), 1, "{reasons:?}");
+        assert_eq!(reasons[0].0, "s3");
+        assert!(start.elapsed() < DEADLINE + Duration::from_millis(500), "{:?}", start.elapsed());
+
+        // With files in the list it starts, and the broken one isn't forgotten.
+        let folder = Files::fresh().await;
+        let queue = Queue::start(vec![memory, place.open(), folder.open()]).await.expect("files work");
+        let breakers = queue.status().await.into_iter().map(|status| status.breaker).collect::<Vec<_>>();
+        assert_eq!(breakers, [BreakerState::Closed, BreakerState::Open, BreakerState::Closed]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_takes_what_is_for_now_and_nothing_else() {
+    let folder = Files::fresh().await;
+    let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits { max_jobs: 2, ..MemoryLimits::default() }));
+    let queue = Queue::start(vec![memory, folder.open()]).await.expect("both work");
+    let job = || Job::new(WORK, json!(1)).expect("a job");
+    let takes = async |job: Job, least| queue.enqueue(&[job], least).await.expect("taken").provider;
+    let later = job().run_at(Timestamp::now() + SignedDuration::from_mins(5));
+    assert_eq!(takes(later, Durability::Transient).await, "files");
+    assert_eq!(takes(job(), Durability::Persistent).await, "files");
+    assert_eq!(takes(job(), Durability::Transient).await, "memory");
+    assert_eq!(takes(job(), Durability::Transient).await, "memory");
+    assert_eq!(takes(job(), Durability::Transient).await, "files", "memory is full");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_kept_when_the_process_ends() {
+    let spool = tempfile::tempdir().expect("a folder");
+    let spool = Spool::new(spool.path().join("spool"));
+    for outage in [Network::Up, Network::Refuses] {
+        let (place, relay) = S3::relayed().await;
+        let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits::default()));
+        let queue = Queue::start(vec![memory, place.open()]).await.expect("works");
+        for number in 0..3 {
+            queue.enqueue_unawaited(Job::new(WORK, json!(number)).expect("a job")).expect("few are on their way");
+        }
+        relay.set(outage);
+        queue.close(&spool).await.expect("somebody keeps them");
+        relay.set(Network::Up);
+        let next = Queue::start(vec![place.open()]).await.expect("works");
+        let replayed = spool.replay(&next).await.expect("is read");
+        assert_eq!(replayed, if outage == Network::Up { 0 } else { 3 });
+        assert_eq!(place.open().waiting(9).await.expect("works").len(), 3);
+        assert_eq!(spool.replay(&next).await.expect("nothing is left"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_that_nobody_waits_for_is_bounded() {
+    let (place, relay) = S3::relayed().await;
+    let queue = Queue::start(vec![place.open()]).await.expect("works");
+    relay.set(Network::Hangs);
+    let mut outcomes = (0..2_000).map(|number| queue.enqueue_unawaited(Job::new(WORK, json!(number)).expect("a job")));
+    let refused = outcomes.find_map(Result::err).expect("some are refused");
+    assert!(matches!(refused, QueueError::TooMany), "{refused}");
+}

@@ -1,0 +1,107 @@
+//! Where the suite's jobs are kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jobs::memory::{Memory, MemoryLimits};
+use jobs::provider::Provider;
+use jobs::store::{Store, StoreOptions};
+use object_store::ObjectStore;
+use object_store::aws::AmazonS3Builder;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use tempfile::TempDir;
+
+use crate::relay::Relay;
+
+/// A place for jobs that several providers may open, as several processes would.
+pub(crate) trait Place: Sized {
+    /// A new, empty place.
+    fn fresh() -> impl Future<Output = Self> + Send;
+
+    /// A provider of its jobs.
+    fn open(&self) -> Arc<dyn Provider>;
+}
+
+/// Short enough for tests, and long enough for a busy machine.
+const LEASE_TERM: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(50);
+
+/// Memory, which is one provider however often it is opened.
+pub(crate) struct Memories(Arc<Memory>);
+
+impl Place for Memories {
+    async fn fresh() -> Self {
+        let limits = MemoryLimits { max_delay: Duration::from_secs(3600), ..MemoryLimits::default() };
+        Self(Arc::new(Memory::new(limits)))
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        Arc::<Memory>::clone(&self.0)
+    }
+}
+
+/// A folder.
+pub(crate) struct Files(TempDir);
+
+impl Place for Files {
+    async fn fresh() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        let files = LocalFileSystem::new_with_prefix(self.0.path()).expect("a folder").with_fsync(true);
+        Arc::new(Store::new(
+            Arc::new(files),
+            StoreOptions { lease_term: LEASE_TERM, poll: POLL, ..StoreOptions::local() },
+        ))
+    }
+}
+
+/// A bucket of the S3 service.
+pub(crate) struct S3 {
+    store: Arc<dyn ObjectStore>,
+    prefix: Path,
+}
+
+impl S3 {
+    /// The same through a relay.
+    pub(crate) async fn relayed() -> (Self, Relay) {
+        let target = required("AWS_ENDPOINT_URL_S3");
+        let relay = Relay::start(target.trim_start_matches("http://").trim_end_matches('/').to_owned()).await;
+        (Self::at(format!("http://{}", relay.address)).await, relay)
+    }
+
+    async fn at(endpoint: String) -> Self {
+        let config = aws_config::load_from_env().await;
+        let admin =
+            aws_sdk_s3::Client::from_conf(aws_sdk_s3::config::Builder::from(&config).force_path_style(true).build());
+        let bucket = format!("jobs-{}", uuid::Uuid::new_v4().simple());
+        admin.create_bucket().bucket(&bucket).send().await.expect("the S3 service answers");
+        let store = AmazonS3Builder::new()
+            .with_access_key_id(required("AWS_ACCESS_KEY_ID"))
+            .with_secret_access_key(required("AWS_SECRET_ACCESS_KEY"))
+            .with_region(required("AWS_REGION"))
+            .with_endpoint(endpoint)
+            .with_bucket_name(bucket)
+            .with_allow_http(true)
+            .build()
+            .expect("a client");
+        Self { store: Arc::new(store), prefix: Path::from("jobs of the suite") }
+    }
+}
+
+impl Place for S3 {
+    async fn fresh() -> Self {
+        Self::at(required("AWS_ENDPOINT_URL_S3")).await
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        let options = StoreOptions::remote("s3", self.prefix.clone());
+        Arc::new(Store::new(Arc::clone(&self.store), StoreOptions { lease_term: LEASE_TERM, poll: POLL, ..options }))
+    }
+}
+
+fn required(name: &str) -> String {
+    std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `make services`, then `. .dev/run/test/env`"))
+}

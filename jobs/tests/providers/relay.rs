@@ -1,0 +1,72 @@
+//! A relay in front of a service, which can be cut.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+/// What the network does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Network {
+    /// It works.
+    Up,
+    /// Connections are closed at once, those that exist too.
+    Refuses,
+    /// Nothing comes through, and nobody says so.
+    Hangs,
+}
+
+/// Relays connections to a service.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    network: Arc<watch::Sender<Network>>,
+}
+
+impl Relay {
+    /// A relay to `target`, which is up.
+    pub(crate) async fn start(target: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let network = Arc::new(watch::Sender::new(Network::Up));
+        let relayed = Arc::clone(&network);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(relay(client, target.clone(), relayed.subscribe()));
+            }
+        });
+        Self { address, network }
+    }
+
+    pub(crate) fn set(&self, network: Network) {
+        self.network.send_replace(network);
+    }
+}
+
+async fn relay(mut client: TcpStream, target: String, mut network: watch::Receiver<Network>) {
+    let mut states = network.clone();
+    let pass = async {
+        let Ok(mut server) = TcpStream::connect(target).await else { return };
+        loop {
+            if network.wait_for(|network| *network == Network::Up).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                // A connection that ends is as good as one that was served.
+                _ended = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
+                _ = states_change(&mut network) => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = pass => {}
+        _ = states.wait_for(|network| *network == Network::Refuses) => {}
+    }
+}
+
+async fn states_change(network: &mut watch::Receiver<Network>) {
+    // The sender lives as long as the relay; without it nothing changes any more.
+    if network.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
