@@ -228,16 +228,16 @@ impl Queue {
     async fn consume_tier(&self, index: usize, consumer: &Consumer) {
         let tier = &self.0.tiers[index];
         while !consumer.stop.is_cancelled() {
-            let stands_in = self.better_than(index).is_none();
+            let is_best = self.better_than(index).is_none();
             let stop = consumer.stop.child_token();
             let changed = async {
-                while self.better_than(index).is_none() == stands_in {
+                while self.better_than(index).is_none() == is_best {
                     tokio::time::sleep(PROBE_INTERVAL).await;
                 }
                 stop.cancel();
                 std::future::pending::<()>().await;
             };
-            let phase = if stands_in {
+            let phase = if is_best {
                 Consumer { stop: stop.clone(), ..consumer.clone() }
             } else {
                 let mover = Mover { queue: self.clone(), from: index, work: Arc::clone(&consumer.work) };

@@ -28,7 +28,7 @@ pub struct PipelineLimits {
     pub consumers: u32,
     /// The most rows of one block.
     pub block_rows: u32,
-    /// A block closes before the row that would bring it over this size. Unit: bytes of values.
+    /// A block closes before the row that would bring it over this size. Unit: bytes as they are written.
     pub block_bytes: u64,
     /// The most bytes held at once of the source's messages and of what is being encoded, in the reader, the queue and the
     /// consumers' hands together.
