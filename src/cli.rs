@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jobs::job::JobId;
+use jobs::time_unit::TimeUnit;
 
 use crate::commands::worker::WorkerArgs;
 use crate::output::Format;
@@ -66,18 +68,22 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Connect to source and destination as a run would, and say plainly what is wrong.
     Check(CheckArgs),
-    /// Look at the record of runs.
+    /// Look at the record of runs, and start one.
     #[command(subcommand)]
     Runs(RunsCommand),
+    /// Look at deferred work, and at what became of it.
+    Jobs(JobsCommandArgs),
     /// Run exports for Temporal until told to stop.
     Worker(WorkerArgs),
 }
 
-/// Looks at the record of runs.
+/// Looks at the record of runs, and starts one.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunsCommand {
     /// List runs, the latest first.
     List(RunsListArgs),
+    /// Start a run on Temporal, by the JSON input of the workflow s3-export.
+    Start(RunsStartArgs),
 }
 
 /// Where an export is configured.
@@ -151,6 +157,180 @@ pub(crate) struct RunsListArgs {
     /// At most so many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
+}
+
+/// `runs start`.
+#[derive(Debug, Args)]
+pub(crate) struct RunsStartArgs {
+    /// The workflow's input, a JSON file; - reads it from stdin.
+    #[arg(value_name = "INPUT.json")]
+    pub(crate) input: PathBuf,
+    /// The first instant after the interval: RFC 3339; without it, the input's data_interval_end.
+    #[arg(long, value_name = "TIME", value_parser = parse_instant)]
+    pub(crate) interval_end: Option<jiff::Timestamp>,
+    /// The workflow's id; without it, the export's and the interval's end.
+    #[arg(long, value_name = "ID")]
+    pub(crate) workflow_id: Option<String>,
+    /// The task queue whose workers run it.
+    #[arg(long, value_name = "NAME", env = "BATCH_EXPORT_TASK_QUEUE", default_value = workflows::contract::TASK_QUEUE)]
+    pub(crate) task_queue: String,
+    /// While Temporal is away, keep the request as a job; a worker starts the run as soon as it can.
+    #[arg(long)]
+    pub(crate) defer: bool,
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
+    #[command(flatten)]
+    pub(crate) connections: ConnectionsArgs,
+}
+
+/// Where jobs are kept.
+#[derive(Debug, Args)]
+pub(crate) struct JobsArgs {
+    /// The YAML file that says where jobs are kept; without it, in the folder batch-export-jobs.
+    #[arg(long, value_name = "FILE", env = "BATCH_EXPORT_JOBS")]
+    pub(crate) jobs: Option<PathBuf>,
+}
+
+/// `jobs`.
+#[derive(Debug, Args)]
+pub(crate) struct JobsCommandArgs {
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
+    #[command(flatten)]
+    pub(crate) connections: ConnectionsArgs,
+    #[command(subcommand)]
+    pub(crate) command: JobsCommand,
+}
+
+/// Looks at deferred work. Jobs in a worker's memory are seen by that worker alone.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobsCommand {
+    /// Tell how every provider stands.
+    Status,
+    /// List jobs that wait, those first that are due first.
+    List(JobsListArgs),
+    /// Show one job, waiting or dead.
+    Show(JobArgs),
+    /// Put a job into the queue.
+    Enqueue(EnqueueArgs),
+    /// Try jobs again at once: dead ones as new jobs, waiting ones before their time.
+    Retry(JobIdsArgs),
+    /// Remove jobs that wait, or dead letters.
+    Cancel(JobIdsArgs),
+    /// Move all waiting jobs of a provider to the others, such as before it is taken out of service.
+    Drain(DrainArgs),
+    /// List dead letters: jobs that nobody could do.
+    Dead(DeadArgs),
+}
+
+/// `jobs list`.
+#[derive(Debug, Args)]
+pub(crate) struct JobsListArgs {
+    /// Only jobs of this provider.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
+    /// At most so many of each provider.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+}
+
+/// `jobs show`.
+#[derive(Debug, Args)]
+pub(crate) struct JobArgs {
+    /// The job's id.
+    #[arg(value_parser = parse_job_id)]
+    pub(crate) id: JobId,
+}
+
+/// `jobs retry` and `jobs cancel`.
+#[derive(Debug, Args)]
+pub(crate) struct JobIdsArgs {
+    /// The jobs' ids.
+    #[arg(required = true, value_parser = parse_job_id)]
+    pub(crate) ids: Vec<JobId>,
+}
+
+/// `jobs enqueue`.
+#[derive(Debug, Args)]
+pub(crate) struct EnqueueArgs {
+    /// The job's name, which says who handles it.
+    pub(crate) name: String,
+    /// Its payload as JSON.
+    #[arg(default_value = "null", value_parser = parse_json)]
+    pub(crate) payload: serde_json::Value,
+    /// Run it after so much time, such as "3 minutes" or 90s.
+    #[arg(long = "in", value_name = "TIME", conflicts_with = "at", value_parser = parse_later)]
+    pub(crate) run_in: Option<jiff::Timestamp>,
+    /// Run it at this time: RFC 3339.
+    #[arg(long, value_name = "TIME", value_parser = parse_instant)]
+    pub(crate) at: Option<jiff::Timestamp>,
+    /// The same work as other jobs with this key: it takes the place of one that waits.
+    #[arg(long)]
+    pub(crate) key: Option<String>,
+    /// What happens to a job with the key that waits already.
+    #[arg(long, value_enum, default_value_t, requires = "key")]
+    pub(crate) key_mode: KeyModeArg,
+    /// One at a time with the other jobs of this queue.
+    #[arg(long)]
+    pub(crate) queue: Option<String>,
+    /// Before jobs with a larger number.
+    #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
+    pub(crate) priority: i16,
+    /// Try it so often at most.
+    #[arg(long, default_value_t = jobs::job::DEFAULT_MAX_ATTEMPTS)]
+    pub(crate) max_attempts: u16,
+}
+
+/// See [`jobs::job::KeyMode`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum KeyModeArg {
+    /// The new one takes its place.
+    #[default]
+    Replace,
+    /// The new one takes its place, but for the time at which it runs.
+    KeepRunTime,
+    /// The new one is dropped.
+    Skip,
+}
+
+/// `jobs drain`.
+#[derive(Debug, Args)]
+pub(crate) struct DrainArgs {
+    /// The provider to empty.
+    #[arg(value_name = "PROVIDER")]
+    pub(crate) provider: String,
+}
+
+/// `jobs dead`.
+#[derive(Debug, Args)]
+pub(crate) struct DeadArgs {
+    /// At most so many.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) limit: u32,
+}
+
+fn parse_job_id(text: &str) -> Result<JobId, String> {
+    JobId::parse(text).ok_or_else(|| "is no id of a job; jobs list and jobs dead show them".to_owned())
+}
+
+fn parse_json(text: &str) -> Result<serde_json::Value, String> {
+    serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}; a text needs quotes of its own"))
+}
+
+fn parse_instant(text: &str) -> Result<jiff::Timestamp, String> {
+    text.parse().map_err(|_| "is no time; write it as 2026-01-01T00:00:00Z".to_owned())
+}
+
+/// `3 minutes`, as plugins say it, or `90s`.
+fn parse_later(text: &str) -> Result<jiff::Timestamp, String> {
+    let now = jiff::Timestamp::now();
+    if let Some((number, unit)) = text.trim().split_once(' ')
+        && let Ok(number) = number.parse::<i64>()
+    {
+        let unit = unit.trim().parse::<TimeUnit>().map_err(|error| error.to_string())?;
+        return unit.after(now, number).map_err(|error| error.to_string());
+    }
+    now.checked_add(parse_duration(text)?).map_err(|_| "is after the end of time".to_owned())
 }
 
 fn parse_duration(text: &str) -> Result<std::time::Duration, String> {

@@ -47,7 +47,7 @@ pub(crate) fn cpus() -> u32 {
     std::thread::available_parallelism().ok().and_then(|cpus| u32::try_from(cpus.get()).ok()).unwrap_or(1)
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+pub(crate) fn read(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Failure::not_found(format!("there is no file {}", path.display())),
         _ => Failure::from(anyhow::anyhow!("read {}: {error}", path.display())),
@@ -55,7 +55,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Reads files that `path` names: relative to it.
-fn reader_beside(path: &Path) -> impl Fn(&Path) -> io::Result<String> {
+pub(crate) fn reader_beside(path: &Path) -> impl Fn(&Path) -> io::Result<String> {
     let folder = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     move |file| std::fs::read_to_string(folder.join(file))
 }

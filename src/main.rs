@@ -11,11 +11,13 @@ mod cli;
 mod commands;
 mod configuration;
 mod exit;
+mod job_queue;
 mod logging;
 mod metrics;
 mod output;
 mod progress;
 mod status;
+mod temporal;
 mod worker;
 
 use cli::{Cli, Command, RunsCommand};
@@ -61,6 +63,8 @@ fn dispatch(command: Command, process: &Process) -> Result<(), Failure> {
             Command::Run(arguments) => commands::run::run(&arguments, process).await,
             Command::Check(arguments) => commands::check::run(&arguments, process).await,
             Command::Runs(RunsCommand::List(arguments)) => commands::runs::list(&arguments, process).await,
+            Command::Runs(RunsCommand::Start(arguments)) => commands::start::run(&arguments, process).await,
+            Command::Jobs(arguments) => commands::jobs::run(&arguments, process).await,
             Command::Worker(arguments) => commands::worker::run(arguments, process).await,
         }
     })

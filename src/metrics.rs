@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use prometheus_client::registry::{Metric, Registry};
 use workflows::contract::RunStatus;
 
 use crate::allocator::memory_in_ram;
+use crate::job_queue::metrics::JobsMetrics;
 
 /// A metric's name without the suffix of its type, and its help.
-struct Description(&'static str, &'static str);
+pub(crate) struct Description(pub(crate) &'static str, pub(crate) &'static str);
 
 const RUNS: Description = Description("batch_export_runs", "Runs that ended, by outcome and kind of error");
 const RUN_DURATION: Description =
@@ -57,15 +59,16 @@ const RESIDENT_MEMORY: Description =
 const DURATION_BUCKETS: [f64; 12] =
     [1.0, 5.0, 15.0, 60.0, 180.0, 600.0, 1_800.0, 3_600.0, 7_200.0, 21_600.0, 43_200.0, 86_400.0];
 
-type Labels = Vec<(&'static str, String)>;
-type Counters = Family<Labels, Counter<u64, AtomicU64>>;
-type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
-type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
+pub(crate) type Counters = Family<Labels, Counter<u64, AtomicU64>>;
+pub(crate) type Gauges = Family<Labels, Gauge<i64, AtomicI64>>;
+pub(crate) type Histograms = Family<Labels, Histogram, fn() -> Histogram>;
 
 /// Our metrics. They are cheap to update from any thread.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
+    jobs: Arc<JobsMetrics>,
     runs: Counters,
     run_duration: Histograms,
     runs_in_progress: Gauges,
@@ -106,12 +109,19 @@ impl Metrics {
             last_success: register(&mut registry, LAST_SUCCESS, Family::default()),
             heartbeats: register(&mut registry, HEARTBEATS, Family::default()),
             resident_memory: register(&mut registry, RESIDENT_MEMORY, Gauge::default()),
+            jobs: Arc::new(JobsMetrics::new(&mut registry)),
             registry,
         }
     }
 
+    /// Those of the job queue.
+    pub(crate) const fn jobs(&self) -> &Arc<JobsMetrics> {
+        &self.jobs
+    }
+
     /// All metrics in Prometheus' text format.
     pub(crate) fn text(&self) -> String {
+        self.jobs.look();
         self.resident_memory.set(memory_in_ram("VmRSS").map_or(0, signed));
         let mut text = String::new();
         if encode(&mut text, &self.registry).is_err() {
@@ -178,7 +188,7 @@ impl RunObserver for Metrics {
     }
 }
 
-fn register<M: Metric + Clone>(registry: &mut Registry, description: Description, metric: M) -> M {
+pub(crate) fn register<M: Metric + Clone>(registry: &mut Registry, description: Description, metric: M) -> M {
     registry.register(description.0, description.1, metric.clone());
     metric
 }
@@ -189,7 +199,7 @@ fn labels(export_id: &str, others: &[(&'static str, &str)]) -> Labels {
     labels
 }
 
-fn signed(amount: u64) -> i64 {
+pub(crate) fn signed(amount: u64) -> i64 {
     i64::try_from(amount).unwrap_or(i64::MAX)
 }
 

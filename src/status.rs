@@ -97,6 +97,7 @@ impl Server {
             .route("/livez", get(async || "ok\n"))
             .route("/readyz", get(ready))
             .route("/metrics", get(metrics))
+            .route("/jobs", get(jobs))
             .with_state(self.status);
         axum::serve(self.listener, router).await.context("the status port failed")
     }
@@ -120,6 +121,17 @@ async fn metrics(State(status): State<Status>) -> Response {
         }
     }
     ([(header::CONTENT_TYPE, METRICS_TYPE)], text).into_response()
+}
+
+/// How the job queue stood at the last look, a few seconds ago at most.
+async fn jobs(State(status): State<Status>) -> Response {
+    let Some(jobs) = status.metrics.jobs().status() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "starting\n").into_response();
+    };
+    match serde_json::to_string(&jobs) {
+        Ok(text) => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
 }
 
 /// The text of the SDK's metrics from its private port: one request, one connection.

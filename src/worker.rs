@@ -12,9 +12,6 @@ use anyhow::{Context as _, anyhow};
 use engine::config::connections::Connections;
 use engine::run::Engine;
 use runs::RunStore;
-use temporalio_client::envconfig::LoadClientConfigProfileOptions;
-use temporalio_client::errors::ClientConnectError;
-use temporalio_client::{Client, ClientOptions};
 use temporalio_common::telemetry::metrics::CoreMeter;
 use temporalio_common::telemetry::{PrometheusExporterOptions, TelemetryOptions, start_prometheus_metric_exporter};
 use temporalio_sdk::runtime::RuntimeOptions;
@@ -25,11 +22,11 @@ use tokio_util::sync::CancellationToken;
 use workflows::s3_export::S3Export;
 
 use crate::allocator;
+use crate::job_queue::JobQueue;
+use crate::job_queue::configuration::JobsConfig;
 use crate::metrics::Metrics;
 use crate::status::{Health, Phase, Status};
-
-/// How long the connection to Temporal is waited for.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::temporal::connect;
 
 /// The longest time for which the SDK holds a heartbeat back. Heartbeats of ours are acknowledged on their own; the SDK's
 /// only have to be fresh enough for its own timer.
@@ -43,6 +40,8 @@ const WORKFLOW_TASKS: usize = 100;
 pub(crate) struct WorkerSettings {
     /// The connections that inputs may name.
     pub(crate) connections: Connections,
+    /// Where jobs are kept and what they are for.
+    pub(crate) jobs: JobsConfig,
     /// How many CPUs there are.
     pub(crate) cpus: u32,
     /// The task queue to poll.
@@ -72,18 +71,6 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     tracing::info!(address = %server.address()?, "status port open");
     let _server = AbortOnDrop(tokio::spawn(server.run()));
 
-    let store = RunStore::open(&settings.runs).await?;
-    let shutdown = CancellationToken::new();
-    let engine = Engine::new()?;
-    allocator::keep_within_limits(engine.clone())?;
-    let activities = Activities::new(Parts {
-        exporter: Arc::new(engine),
-        resolver: Arc::new(ExportResolver::new(settings.connections.clone(), settings.cpus)),
-        store: store.clone(),
-        observer: metrics,
-        tasks: TemporalTask::factory(),
-        shutdown: shutdown.clone(),
-    });
     let client = tokio::select! {
         client = connect() => client?,
         name = signals.next() => {
@@ -91,6 +78,21 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
             return Ok(());
         }
     };
+    let store = RunStore::open(&settings.runs).await?;
+    let shutdown = CancellationToken::new();
+    let engine = Engine::new()?;
+    allocator::keep_within_limits(engine.clone())?;
+    let jobs =
+        JobQueue::start(&settings.jobs, client.clone(), Arc::clone(metrics.jobs()), settings.shutdown_grace).await?;
+    let activities = Activities::new(Parts {
+        exporter: Arc::new(engine),
+        resolver: Arc::new(ExportResolver::new(settings.connections.clone(), settings.cpus)),
+        store: store.clone(),
+        observer: metrics,
+        ends: Arc::new(jobs.run_ends()),
+        tasks: TemporalTask::factory(),
+        shutdown: shutdown.clone(),
+    });
     let mut worker = Worker::new(&runtime, client, options(&settings, activities)?)?;
     let stop_polling = worker.shutdown_handle();
     let mut work = std::pin::pin!(worker.run());
@@ -108,6 +110,8 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
         }
     };
     health.enter(Phase::Stopping);
+    // After the runs, whose ends make jobs.
+    jobs.stop().await;
     store.close().await;
     outcome
 }
@@ -145,34 +149,6 @@ fn start_runtime() -> anyhow::Result<(Runtime, SocketAddr)> {
     let telemetry = TelemetryOptions::builder().metrics(meter).build();
     let options = RuntimeOptions::builder().telemetry_options(telemetry).build().map_err(|error| anyhow!(error))?;
     Ok((Runtime::from_current_tokio(options)?, exporter.bound_addr))
-}
-
-/// A client by Temporal's own variables and `temporal.toml`.
-async fn connect() -> anyhow::Result<Client> {
-    // The error is not `Sync`, so it can't be a cause; its text is all there is to it anyway.
-    let (mut connection, client) = ClientOptions::load_from_config(LoadClientConfigProfileOptions::default())
-        .map_err(|error| anyhow!("Temporal's configuration can't be read: {error}"))?;
-    connection.connect_timeout.get_or_insert(CONNECT_TIMEOUT);
-    let target = connection.target.to_string();
-    let namespace = client.namespace.clone();
-    let client = Client::connect(connection, client).await.map_err(|error| unreachable_server(&target, error))?;
-    tracing::info!(address = target, namespace, "connected to Temporal");
-    Ok(client)
-}
-
-/// Says in one sentence what to do about a server that doesn't answer.
-fn unreachable_server(target: &str, error: ClientConnectError) -> anyhow::Error {
-    let way_out = match &error {
-        ClientConnectError::SystemInfoCallError(_) => {
-            "something answers there, but not as Temporal does: check TEMPORAL_ADDRESS, TLS and the API key"
-        }
-        ClientConnectError::InvalidUri(_)
-        | ClientConnectError::InvalidHeaders(_)
-        | ClientConnectError::InvalidConfig(_) => "check TEMPORAL_ADDRESS and the profile in temporal.toml",
-        _ => "start it, or set TEMPORAL_ADDRESS or a profile in temporal.toml",
-    };
-    tracing::debug!(%error, "no connection to Temporal");
-    anyhow!("can't reach Temporal at {target}: {way_out}")
 }
 
 fn options(settings: &WorkerSettings, activities: Activities) -> anyhow::Result<WorkerOptions> {

@@ -25,7 +25,7 @@ use crate::exporter::{Exporter, Resolver};
 use crate::failure::to_activity_error;
 use crate::heartbeat::{Lease, LeaseParts};
 use crate::history::{RecordedHistory, last_heartbeat};
-use crate::observer::{AttemptEnd, RunEnd, RunObserver};
+use crate::observer::{AttemptEnd, RunEnd, RunEnded, RunEnds, RunObserver};
 use crate::task::TaskFactory;
 
 /// What the activities work with. Everything is shared by all runs of the process.
@@ -39,6 +39,8 @@ pub struct Parts {
     pub store: RunStore,
     /// Hears of attempts and runs.
     pub observer: Arc<dyn RunObserver>,
+    /// Hears of the ends of runs, and misses none.
+    pub ends: Arc<dyn RunEnds>,
     /// Makes an attempt's way to the server.
     pub tasks: TaskFactory,
     /// Is cancelled when the worker goes down: attempts stop, and their failures are retryable.
@@ -86,7 +88,8 @@ impl Activities {
         self.insert(&context, &input).await
     }
 
-    /// Notes how a run ended. It fails when the record can't be written, so that Temporal tries it again.
+    /// Notes how a run ended. It fails when that can't be noted, in the record or by those who want to hear of it, so that
+    /// Temporal tries it again.
     #[activity(name = contract::FINISH_ACTIVITY)]
     #[allow(missing_docs, reason = "the macro drops the documentation of the constant it makes")]
     pub async fn finish_batch_export_run(
@@ -97,9 +100,12 @@ impl Activities {
         let record = ended(&input, &context);
         self.parts.store.finish(&record).await.map_err(|error| {
             tracing::warn!(run = %record.run_id, error = &error as &dyn std::error::Error, "the end of a run was not noted");
-            ActivityError::application(
-                ApplicationFailure::builder(error.to_string()).type_name("RunStore".to_owned()).build(),
-            )
+            unnoted("RunStore", error.to_string())
+        })?;
+        let execution_id = context.info().workflow_run_id.as_deref().unwrap_or_default();
+        self.parts.ends.note(RunEnded { record: &record, execution_id }).await.map_err(|error| {
+            tracing::warn!(run = %record.run_id, error, "nobody could be told yet that a run ended");
+            unnoted("RunEnds", error)
         })?;
         tracing::info!(run = %record.run_id, status = %record.status, rows = record.rows, bytes = record.bytes, "the run ended");
         self.parts.observer.run_ended(&RunEnd {
@@ -214,6 +220,10 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         self.observer.attempt_ended(self.export_id, self.memory_bytes, self.end, self.began.elapsed());
     }
+}
+
+fn unnoted(kind: &str, message: String) -> ActivityError {
+    ActivityError::application(ApplicationFailure::builder(message).type_name(kind.to_owned()).build())
 }
 
 async fn note_start(store: &RunStore, record: &RunRecord) {

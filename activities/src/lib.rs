@@ -29,5 +29,5 @@ pub use activities::{Activities, Parts};
 pub use export::ExportResolver;
 pub use exporter::{Exporter, Resolver};
 pub use failure::INTERNAL_ATTEMPTS;
-pub use observer::{AttemptEnd, NoObserver, RunEnd, RunObserver};
+pub use observer::{AttemptEnd, NoObserver, RunEnd, RunEnded, RunEnds, RunObserver};
 pub use task::{Answer, Task, TaskFactory, TemporalTask};

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use engine::error::ErrorKind;
 use engine::pipeline::progress::ProgressSnapshot;
+use futures::future::BoxFuture;
 use jiff::Timestamp;
+use runs::RunRecord;
 use workflows::contract::RunStatus;
 
 /// How one attempt ended.
@@ -50,6 +52,24 @@ pub trait RunObserver: Send + Sync + fmt::Debug {
     fn heartbeat(&self, acknowledged: bool);
 }
 
+/// A run that has ended, with its record.
+#[derive(Debug, Clone, Copy)]
+pub struct RunEnded<'a> {
+    /// What is remembered of it.
+    pub record: &'a RunRecord,
+    /// The execution of the workflow, which is another one each time that an interval is run.
+    pub execution_id: &'a str,
+}
+
+/// Hears of the end of every run, after it is in the record and until it says that it has.
+pub trait RunEnds: Send + Sync + fmt::Debug {
+    /// Notes a run's end. It may come more than once, with the same execution.
+    ///
+    /// # Errors
+    /// A sentence, when it could not be noted; then it comes again.
+    fn note<'a>(&'a self, end: RunEnded<'a>) -> BoxFuture<'a, Result<(), String>>;
+}
+
 /// Hears nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoObserver;
@@ -60,4 +80,10 @@ impl RunObserver for NoObserver {
     fn attempt_ended(&self, _: &str, _: u64, _: AttemptEnd, _: Duration) {}
     fn run_ended(&self, _: &RunEnd<'_>) {}
     fn heartbeat(&self, _: bool) {}
+}
+
+impl RunEnds for NoObserver {
+    fn note<'a>(&'a self, _: RunEnded<'a>) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

@@ -16,8 +16,8 @@ use crate::handler::{Verdict, Work};
 use crate::job::Job;
 
 /// The wait after a failure of the provider, at first and at most.
-const MIN_PAUSE: Duration = Duration::from_millis(250);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const MIN_PAUSE: Duration = Duration::from_millis(250);
+pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// Who handles a provider's jobs, how many at once, and until when.
 #[derive(Debug, Clone)]
@@ -38,13 +38,9 @@ pub struct Consumer {
 
 /// Jobs that can be claimed and settled one by one.
 pub(crate) trait Claims: Send + Sync {
-    /// Claims up to `room` due jobs in their order, none of which is of a busy queue and no two of which are of one queue.
-    fn claim<'a>(
-        &'a self,
-        room: usize,
-        now: Timestamp,
-        busy: &'a HashSet<String>,
-    ) -> BoxFuture<'a, Result<Vec<Job>, ProviderError>>;
+    /// Claims up to `room` jobs that are due at `now`, in their order: at most one of each queue, and none of a queue of which
+    /// a job is claimed.
+    fn claim(&self, room: usize, now: Timestamp) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>>;
 
     /// Does what became of a claimed job.
     fn settle<'a>(&'a self, job: &'a Job, verdict: &'a Verdict) -> BoxFuture<'a, Result<(), ProviderError>>;
@@ -62,7 +58,6 @@ pub(crate) trait Claims: Send + Sync {
 /// Dropping the future leaves the jobs at work claimed; their provider says when they come again.
 pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
     let mut at_work = FuturesUnordered::new();
-    let mut busy = HashSet::new();
     let mut levels = consumer.flow.levels();
     let mut pause = MIN_PAUSE;
     while !consumer.stop.is_cancelled() {
@@ -72,14 +67,11 @@ pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
         let mut failed = false;
         let mut found = 0;
         if room > 0 {
-            match claims.claim(room, now, &busy).await {
+            match claims.claim(room, now).await {
                 Ok(jobs) => {
                     found = jobs.len();
                     pause = MIN_PAUSE;
-                    for job in jobs {
-                        busy.extend(job.queue.clone());
-                        at_work.push(work(claims, consumer, job));
-                    }
+                    at_work.extend(jobs.into_iter().map(|job| work(claims, consumer, job)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, ?pause, "no jobs can be read; trying again");
@@ -89,7 +81,7 @@ pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
         }
         tokio::select! {
             () = consumer.stop.cancelled() => {}
-            Some(queue) = at_work.next() => free(&mut busy, queue),
+            Some(()) = at_work.next() => {}
             _ = levels.changed() => {}
             () = tokio::time::sleep(pause), if failed => pause = (pause * 2).min(MAX_PAUSE),
             // What was found leaves more behind only when there was no room for it.
@@ -110,14 +102,8 @@ fn room(concurrency: usize, at_work: usize, level: Level) -> usize {
     }
 }
 
-fn free(busy: &mut HashSet<String>, queue: Option<String>) {
-    if let Some(queue) = queue {
-        busy.remove(&queue);
-    }
-}
-
-/// Has one job handled and settled; returns its queue, which is free then.
-async fn work(claims: &dyn Claims, consumer: &Consumer, job: Job) -> Option<String> {
+/// Has one job handled and settled.
+async fn work(claims: &dyn Claims, consumer: &Consumer, job: Job) {
     let _in_hand = consumer.flow.take(1, job.num_bytes() as u64);
     let verdict = consumer.work.attempt(job.clone()).await;
     let mut pause = MIN_PAUSE;
@@ -126,16 +112,18 @@ async fn work(claims: &dyn Claims, consumer: &Consumer, job: Job) -> Option<Stri
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
-    job.queue
 }
 
 /// The jobs to claim of those that are due, in their order: at most one of each queue, and none of a busy one. Where two of
 /// one queue are due, the one that was due first goes first, whatever its priority.
-pub(crate) fn select<'a>(due: impl IntoIterator<Item = &'a Job>, room: usize, busy: &HashSet<String>) -> Vec<&'a Job> {
+pub(crate) fn select<'a>(
+    due: impl IntoIterator<Item = &'a Job>,
+    room: usize,
+    mut busy: HashSet<&'a str>,
+) -> Vec<&'a Job> {
     let mut due = due.into_iter().collect::<Vec<_>>();
     due.sort_by_key(|job| (job.run_at, job.id));
-    let mut queues = HashSet::new();
-    due.retain(|job| job.queue.as_ref().is_none_or(|queue| !busy.contains(queue) && queues.insert(queue)));
+    due.retain(|job| job.queue.as_deref().is_none_or(|queue| busy.insert(queue)));
     due.sort_by_key(|job| job.order());
     due.truncate(room);
     due
@@ -165,8 +153,8 @@ mod tests {
             job("first of q", 1, 5, Some("q")),
             job("of busy", 1, 0, Some("busy")),
         ];
-        let busy = HashSet::from(["busy".to_owned()]);
-        let names = |room| select(&jobs, room, &busy).iter().map(|job| job.name.as_str()).collect::<Vec<_>>();
+        let names =
+            |room| select(&jobs, room, HashSet::from(["busy"])).iter().map(|job| job.name.as_str()).collect::<Vec<_>>();
         assert_eq!(names(9), ["urgent", "late", "first of q"]);
         assert_eq!(names(1), ["urgent"]);
     }

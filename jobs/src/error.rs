@@ -36,7 +36,15 @@ pub enum EnqueueError {
     /// Nobody would take them.
     #[error(transparent)]
     Invalid(#[from] InvalidJob),
-    /// The provider has no room, or none for such jobs. It works well.
+    /// The provider is none for such jobs. It works well.
+    #[error("{provider} is none for it: {why}")]
+    Unsuited {
+        /// The provider.
+        provider: String,
+        /// What it doesn't do.
+        why: String,
+    },
+    /// The provider has no room. It works well.
     #[error("{provider} is full: {why}")]
     Full {
         /// The provider.
@@ -55,6 +63,20 @@ pub enum EnqueueError {
         /// How long it was waited for.
         seconds: f32,
     },
+}
+
+impl EnqueueError {
+    /// The name of the variant, in metrics.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) => "invalid",
+            Self::Unsuited { .. } => "unsuited",
+            Self::Full { .. } => "full",
+            Self::Unavailable(_) => "unavailable",
+            Self::Timeout { .. } => "timeout",
+        }
+    }
 }
 
 /// A provider doesn't work.

@@ -1,9 +1,9 @@
 //! Who does the work, and what becomes of a job after an attempt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::backoff;
 use crate::dead_letter::DeadLetters;
 use crate::job::{Job, JobId};
+use crate::observer::{Execution, NoObserver, Observer};
 use crate::recent::Recent;
 
 /// How long an attempt may take when nobody says so.
@@ -19,6 +20,9 @@ pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long a job waits that could not be put among the dead.
 const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(60);
+
+/// How long a job waits that is at work already, from another provider or because it was sent twice.
+const TWIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// How many jobs that are gone are remembered, so that the same job from two providers runs once.
 const REMEMBERED: usize = 10_000;
@@ -88,15 +92,35 @@ pub struct Dispatcher {
     handlers: BTreeMap<String, Arc<dyn Handler>>,
     dead: Arc<dyn DeadLetters>,
     time_limit: Duration,
-    done: Mutex<Recent<JobId>>,
+    observer: Arc<dyn Observer>,
+    seen: Mutex<Seen>,
+}
+
+/// Jobs that this process knows.
+struct Seen {
+    done: Recent<JobId>,
+    at_work: HashSet<JobId>,
+}
+
+/// A job at work; dropping it says that it isn't any more.
+struct AtWork<'a> {
+    seen: &'a Mutex<Seen>,
+    id: JobId,
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        lock(self.seen).at_work.remove(&self.id);
+    }
 }
 
 impl Dispatcher {
     /// A dispatcher without handlers, whose dead go to `dead`.
     #[must_use]
     pub fn new(dead: Arc<dyn DeadLetters>) -> Self {
-        let done = Mutex::new(Recent::new(REMEMBERED));
-        Self { handlers: BTreeMap::new(), dead, time_limit: DEFAULT_TIME_LIMIT, done }
+        let seen = Mutex::new(Seen { done: Recent::new(REMEMBERED), at_work: HashSet::new() });
+        let observer = Arc::new(NoObserver);
+        Self { handlers: BTreeMap::new(), dead, time_limit: DEFAULT_TIME_LIMIT, observer, seen }
     }
 
     /// Gives all jobs with this name to `handler`.
@@ -112,6 +136,12 @@ impl Dispatcher {
         Self { time_limit, ..self }
     }
 
+    /// Reports every attempt to `observer`.
+    #[must_use]
+    pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer, ..self }
+    }
+
     /// The names that have handlers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.handlers.keys().map(String::as_str)
@@ -119,19 +149,36 @@ impl Dispatcher {
 
     /// A handler's panic and delay are failures of that job alone.
     async fn attempt_once(&self, job: Job) -> Verdict {
-        if self.lock().contains(&job.id) {
-            tracing::info!(job = %job.id, name = job.name, "the job was done before and came again");
+        let id = job.id;
+        if lock(&self.seen).done.contains(&id) {
+            tracing::info!(job = %id, name = job.name, "the job was done before and came again");
             return Verdict::Gone;
         }
-        let id = job.id;
-        let verdict = match self.try_once(&job).await {
-            Ok(()) => Verdict::Gone,
-            Err(failure) => self.failed(job, failure).await,
+        if !lock(&self.seen).at_work.insert(id) {
+            tracing::info!(job = %id, name = job.name, "the job is at work and came again");
+            return Verdict::Again(Box::new(later(job, TWIN_PAUSE)));
+        }
+        let _at_work = AtWork { seen: &self.seen, id };
+        let (name, began) = (self.known_name(&job.name), Instant::now());
+        let outcome = self.try_once(&job).await;
+        let took = began.elapsed();
+        let (verdict, end) = match outcome {
+            Ok(()) => (Verdict::Gone, Execution::Done),
+            Err(failure) => match self.failed(job, failure).await {
+                Verdict::Gone => (Verdict::Gone, Execution::Died),
+                again @ Verdict::Again(_) => (again, Execution::Failed),
+            },
         };
+        self.observer.executed(name, end, took);
         if verdict == Verdict::Gone {
-            self.lock().insert(id);
+            lock(&self.seen).done.insert(id);
         }
         verdict
+    }
+
+    /// The name for metrics, of which there are as many as handlers.
+    fn known_name(&self, name: &str) -> &str {
+        self.handlers.get_key_value(name).map_or("unknown", |(name, _)| name)
     }
 
     async fn bury_once(&self, job: Job) -> Verdict {
@@ -143,8 +190,7 @@ impl Dispatcher {
             }
             Err(error) => {
                 tracing::warn!(job = %id, %error, "the job can't be put among the dead letters yet");
-                let run_at = Timestamp::now().checked_add(DEAD_LETTER_PAUSE).unwrap_or(Timestamp::MAX);
-                Verdict::Again(Box::new(Job { run_at, ..job }))
+                Verdict::Again(Box::new(later(job, DEAD_LETTER_PAUSE)))
             }
         }
     }
@@ -173,13 +219,17 @@ impl Dispatcher {
             Retry::After(delay) => delay,
             Retry::Backoff => backoff::delay(attempts),
         };
-        let run_at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
-        Verdict::Again(Box::new(Job { run_at, ..job }))
+        Verdict::Again(Box::new(later(job, pause)))
     }
+}
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Recent<JobId>> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn later(job: Job, pause: Duration) -> Job {
+    let run_at = Timestamp::now().checked_add(pause).unwrap_or(Timestamp::MAX);
+    job.run_at(run_at)
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Work for Dispatcher {

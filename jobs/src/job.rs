@@ -16,6 +16,9 @@ pub const DEFAULT_MAX_ATTEMPTS: u16 = 25;
 /// The largest payload, as JSON. Unit: bytes. Providers may take less.
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 
+/// A job that was in hand at the end of so many processes ends them, most likely.
+pub(crate) const MAX_STALLS: u16 = 5;
+
 /// The longest name of a job, a queue or a key. Unit: bytes.
 const MAX_NAME_BYTES: usize = 128;
 
@@ -187,6 +190,13 @@ impl Job {
             return Err(InvalidJob::NoAttempts);
         }
         Ok(Self { max_attempts, ..self })
+    }
+
+    /// After the ends of so many processes that were at work on it.
+    pub(crate) fn stalled(self, times: u16) -> Self {
+        let stalls = self.stalls.saturating_add(times);
+        let last_error = Some(format!("a process ended during the attempt, {stalls} times by now"));
+        Self { stalls, last_error, ..self }
     }
 
     /// Whether it is due.

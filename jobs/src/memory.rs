@@ -206,6 +206,12 @@ impl Provider for Memory {
         std::future::ready(Ok(jobs)).boxed()
     }
 
+    fn find(&self, id: JobId) -> BoxFuture<'_, Result<Option<Job>, ProviderError>> {
+        let jobs = self.lock();
+        let job = jobs.waiting.get(&id).or_else(|| jobs.claimed.get(&id)).cloned();
+        std::future::ready(Ok(job)).boxed()
+    }
+
     fn remove<'a>(&'a self, ids: &'a [JobId]) -> BoxFuture<'a, Result<usize, ProviderError>> {
         let mut jobs = self.lock();
         let removed = ids.iter().filter(|id| jobs.remove(**id).is_some()).count();
@@ -231,14 +237,10 @@ impl Provider for Memory {
 }
 
 impl Claims for Memory {
-    fn claim<'a>(
-        &'a self,
-        room: usize,
-        now: Timestamp,
-        busy: &'a HashSet<String>,
-    ) -> BoxFuture<'a, Result<Vec<Job>, ProviderError>> {
+    fn claim(&self, room: usize, now: Timestamp) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>> {
         let mut jobs = self.lock();
         let due = jobs.waiting.values().filter(|job| job.is_due(now));
+        let busy = jobs.claimed.values().filter_map(|job| job.queue.as_deref()).collect::<HashSet<_>>();
         let selected = select(due, room, busy).iter().map(|job| job.id).collect::<Vec<_>>();
         let claimed = selected.into_iter().filter_map(|id| jobs.claim(id)).collect();
         std::future::ready(Ok(claimed)).boxed()

@@ -123,8 +123,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// When it can't go on at all.
     fn consume(&self, consumer: Consumer) -> BoxFuture<'_, Result<(), ProviderError>>;
 
-    /// Jobs that wait, about in the order in which they are due; not those at work.
+    /// Jobs that wait, about in the order in which they are due; those at work may be among them.
     fn waiting(&self, limit: usize) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>>;
+
+    /// The job with this id, waiting or at work.
+    fn find(&self, id: JobId) -> BoxFuture<'_, Result<Option<Job>, ProviderError>>;
 
     /// Deletes jobs that wait; returns how many there were.
     fn remove<'a>(&'a self, ids: &'a [JobId]) -> BoxFuture<'a, Result<usize, ProviderError>>;
@@ -133,6 +136,11 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// where it is.
     fn take_all(&self) -> Vec<Job> {
         Vec::new()
+    }
+
+    /// Whether this process holds the lease of the one reader; `None` where any number may read.
+    fn holds_lease(&self) -> Option<bool> {
+        None
     }
 
     /// How much it holds.

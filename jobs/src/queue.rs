@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
@@ -18,6 +18,7 @@ use crate::error::{EnqueueError, InvalidJob, ProviderError};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, json_len};
+use crate::observer::Observer;
 use crate::provider::{Depth, Durability, Provider};
 use crate::spool::{Spool, SpoolError};
 
@@ -81,6 +82,18 @@ pub enum Mode {
     Recovering,
 }
 
+impl Mode {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Degraded => "degraded",
+            Self::Recovering => "recovering",
+        }
+    }
+}
+
 /// How one provider stands.
 #[derive(Debug)]
 pub struct ProviderStatus {
@@ -88,6 +101,8 @@ pub struct ProviderStatus {
     pub name: String,
     /// Whether it is asked.
     pub breaker: BreakerState,
+    /// Whether this process is its one reader; `None` where any number may read.
+    pub holds_lease: Option<bool>,
     /// What it holds, or why that can't be told.
     pub depth: Result<Depth, String>,
 }
@@ -101,6 +116,7 @@ struct Shared {
     tiers: Vec<Tier>,
     unawaited: Flow,
     tasks: TaskTracker,
+    observer: Arc<dyn Observer>,
 }
 
 #[derive(Debug)]
@@ -115,7 +131,7 @@ impl Queue {
     ///
     /// # Errors
     /// When no persistent provider works.
-    pub async fn start(providers: Vec<Arc<dyn Provider>>) -> Result<Self, StartError> {
+    pub async fn start(providers: Vec<Arc<dyn Provider>>, observer: Arc<dyn Observer>) -> Result<Self, StartError> {
         let tiers =
             providers.into_iter().map(|provider| Tier { provider, breaker: Breaker::default() }).collect::<Vec<_>>();
         let probes = join_all(tiers.iter().map(Tier::probe)).await;
@@ -135,7 +151,7 @@ impl Queue {
             return Err(StartError::NothingPersistent(broken));
         }
         let unawaited = Flow::new(MAX_UNAWAITED_JOBS, MAX_UNAWAITED_BYTES);
-        Ok(Self(Arc::new(Shared { tiers, unawaited, tasks: TaskTracker::new() })))
+        Ok(Self(Arc::new(Shared { tiers, unawaited, tasks: TaskTracker::new(), observer })))
     }
 
     /// Gives jobs to the first provider that takes all of them.
@@ -149,21 +165,41 @@ impl Queue {
         jobs.iter().try_for_each(Job::check)?;
         let mut pause = ROUND_PAUSE;
         for round in 1.. {
-            let mut reasons = Vec::new();
+            let mut refusals = Vec::new();
             for tier in &self.0.tiers {
-                match tier.try_enqueue(jobs, least).await {
-                    Ok(()) => return Ok(Receipt { provider: tier.name().to_owned(), durability: tier.durability() }),
+                match self.ask(tier, jobs, least).await {
+                    Ok(()) => {
+                        self.note_failover(&refusals, tier.name());
+                        return Ok(Receipt { provider: tier.name().to_owned(), durability: tier.durability() });
+                    }
                     Err(EnqueueError::Invalid(error)) => return Err(error.into()),
-                    Err(error) => reasons.push((tier.name().to_owned(), error.to_string())),
+                    Err(error) => refusals.push((tier.name(), error)),
                 }
             }
             if round == ROUNDS {
-                return Err(QueueError::NoProvider(reasons));
+                let reasons = refusals.into_iter().map(|(name, error)| (name.to_owned(), error.to_string()));
+                return Err(QueueError::NoProvider(reasons.collect()));
             }
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
         unreachable!("the loop ends with its last round")
+    }
+
+    async fn ask(&self, tier: &Tier, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
+        let asked = Instant::now();
+        let outcome = tier.try_enqueue(jobs, least).await;
+        let word = outcome.as_ref().err().map_or("accepted", EnqueueError::as_str);
+        self.0.observer.enqueued(tier.name(), word, asked.elapsed());
+        outcome
+    }
+
+    /// The first that should have taken the jobs is the one that they came from.
+    fn note_failover(&self, refusals: &[(&str, EnqueueError)], to: &str) {
+        let failed = refusals.iter().find(|(_, error)| !matches!(error, EnqueueError::Unsuited { .. }));
+        if let Some((from, error)) = failed {
+            self.0.observer.failed_over(from, to, error.as_str());
+        }
     }
 
     /// The same for a caller who doesn't wait: it can fail only for what is known at once, and later in the log.
@@ -216,12 +252,15 @@ impl Queue {
             return Ok(());
         }
         for tier in self.0.tiers.iter().filter(|tier| tier.provider.capabilities().accepts_recovery_flush) {
-            if tier.try_enqueue(&jobs, Durability::Persistent).await.is_ok() {
+            if self.ask(tier, &jobs, Durability::Persistent).await.is_ok() {
                 tracing::info!(provider = tier.name(), jobs = jobs.len(), "jobs in memory are kept there");
+                self.0.observer.flushed(tier.name(), jobs.len());
                 return Ok(());
             }
         }
-        spool.write(&jobs).await
+        spool.write(&jobs).await?;
+        self.0.observer.flushed("spool", jobs.len());
+        Ok(())
     }
 
     /// Handles the jobs of one provider, or moves them to a better one, as long as the consumer isn't told to stop.
@@ -353,7 +392,7 @@ impl Tier {
         match &outcome {
             Ok(()) => self.breaker.succeeded(),
             // It works, and says no.
-            Err(EnqueueError::Invalid(_) | EnqueueError::Full { .. }) => {}
+            Err(EnqueueError::Invalid(_) | EnqueueError::Unsuited { .. } | EnqueueError::Full { .. }) => {}
             Err(error) => {
                 let is_open = self.breaker.failed();
                 tracing::warn!(provider = self.name(), %error, is_open, "this provider of jobs failed");
@@ -365,7 +404,7 @@ impl Tier {
     /// Whether the provider is one for such jobs.
     fn require(&self, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
         let capabilities = self.provider.capabilities();
-        let refuse = |why: String| Err(EnqueueError::Full { provider: self.name().to_owned(), why });
+        let refuse = |why: String| Err(EnqueueError::Unsuited { provider: self.name().to_owned(), why });
         if capabilities.durability < least {
             return refuse("it forgets jobs when the process ends".to_owned());
         }
@@ -405,7 +444,12 @@ impl Tier {
             Ok(depth) => depth.map_err(|error| error.to_string()),
             Err(_late) => Err(format!("no answer within {DEADLINE:?}")),
         };
-        ProviderStatus { name: self.name().to_owned(), breaker: self.breaker.state(), depth }
+        ProviderStatus {
+            name: self.name().to_owned(),
+            breaker: self.breaker.state(),
+            holds_lease: self.provider.holds_lease(),
+            depth,
+        }
     }
 }
 

@@ -8,9 +8,10 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::Process;
-use crate::cli::ConnectionsArgs;
+use crate::cli::{ConnectionsArgs, JobsArgs};
 use crate::configuration::{cpus, load_connections};
 use crate::exit::Failure;
+use crate::job_queue::load_jobs;
 use crate::worker::{self, WorkerSettings};
 
 /// `worker`. Temporal's address, namespace, TLS and keys come from its own variables (`TEMPORAL_ADDRESS`,
@@ -28,6 +29,8 @@ pub(crate) struct WorkerArgs {
     /// The database of runs, made when it doesn't exist; one file per host.
     #[arg(long, value_name = "FILE", env = "BATCH_EXPORT_RUNS", default_value = "batch-export-runs.db")]
     pub(crate) runs: PathBuf,
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
     /// How many runs are at work at once; each may hold its export's memory limit.
     #[arg(long, value_name = "COUNT", env = "BATCH_EXPORT_MAX_CONCURRENT_RUNS", default_value = "4")]
     pub(crate) max_concurrent_runs: NonZeroU32,
@@ -38,7 +41,9 @@ pub(crate) struct WorkerArgs {
 
 /// Runs the worker.
 pub(crate) async fn run(arguments: WorkerArgs, process: &Process) -> Result<(), Failure> {
+    let jobs = load_jobs(arguments.jobs.jobs.as_deref(), &arguments.connections, process)?;
     let settings = WorkerSettings {
+        jobs,
         connections: load_connections(&arguments.connections, Some(Path::new("")), &process.variables)?,
         cpus: cpus(),
         task_queue: arguments.task_queue,

@@ -130,6 +130,7 @@ impl Bench {
             resolver: Arc::new(Fixed),
             store: store.clone(),
             observer: Arc::new(NoObserver),
+            ends: Arc::new(NoObserver),
             tasks: Arc::new(move |_| Arc::clone(&task)),
             shutdown: shutdown.clone(),
         });

@@ -213,7 +213,7 @@ impl Check {
     }
 
     /// A secret from its reference or its file.
-    fn secret(
+    pub fn secret(
         &mut self,
         path: &str,
         reference: Option<RawSecret>,

@@ -20,8 +20,21 @@ const VERBATIM: &[&str] = &["source.query"];
 /// # Errors
 /// All faults of the file.
 pub fn connections(file: &str, text: &str, surroundings: Surroundings<'_>) -> Result<Connections, Faults> {
-    let reading = Reading::<RawConnections>::new(text, surroundings.variables);
-    reading.finish(file, text, |raw| raw.validate(surroundings))
+    self::file(file, text, surroundings, |raw: RawConnections| raw.validate(surroundings))
+}
+
+/// Reads a file of another shape by the same rules: every fault at once, each with its place, and `${NAME}` for variables.
+/// `validate` makes of it what is used.
+///
+/// # Errors
+/// All faults of the file.
+pub fn file<T: DeserializeOwned, V>(
+    file: &str,
+    text: &str,
+    surroundings: Surroundings<'_>,
+    validate: impl FnOnce(T) -> Result<V, Vec<Fault>>,
+) -> Result<V, Faults> {
+    Reading::<T>::new(text, surroundings.variables).finish(file, text, validate)
 }
 
 /// Reads an export's file; `file` is its name for messages.
@@ -35,8 +48,7 @@ pub fn export(
     cpus: u32,
     surroundings: Surroundings<'_>,
 ) -> Result<Export, Faults> {
-    let reading = Reading::<RawExport>::new(text, surroundings.variables);
-    reading.finish(file, text, |mut raw| {
+    self::file(file, text, surroundings, |mut raw: RawExport| {
         raw.read_query_file(surroundings.read_file)?;
         raw.validate(connections, cpus)
     })

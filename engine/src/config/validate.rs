@@ -72,17 +72,19 @@ impl RawExport {
 
 /// The faults so far.
 #[derive(Debug, Default)]
-pub(super) struct Check {
-    pub(super) faults: Vec<Fault>,
+pub struct Check {
+    /// Every one of them.
+    pub faults: Vec<Fault>,
 }
 
 impl Check {
-    pub(super) fn fault(&mut self, path: &str, message: impl Into<String>) {
+    /// Notes a fault of the field at `path`.
+    pub fn fault(&mut self, path: &str, message: impl Into<String>) {
         self.faults.push(Fault::new(path, message));
     }
 
     /// The value of a field that must be there, without blanks around it.
-    pub(super) fn required(&mut self, path: &str, value: Option<&str>, example: &str) -> Option<String> {
+    pub fn required(&mut self, path: &str, value: Option<&str>, example: &str) -> Option<String> {
         let value = value.map(str::trim).filter(|value| !value.is_empty());
         if value.is_none() {
             self.fault(path, format!("is missing; {example}"));
@@ -91,11 +93,12 @@ impl Check {
     }
 
     /// A value, or a fault where there is an error.
-    pub(super) fn take<T>(&mut self, path: &str, value: Result<T, impl Into<String>>) -> Option<T> {
+    pub fn take<T>(&mut self, path: &str, value: Result<T, impl Into<String>>) -> Option<T> {
         value.map_err(|message| self.fault(path, message)).ok()
     }
 
-    pub(super) fn version(&mut self, version: Option<u32>) {
+    /// The version of the file's shape.
+    pub fn version(&mut self, version: Option<u32>) {
         match version {
             Some(VERSION) => {}
             Some(_) => self.fault("version", format!("this program knows version {VERSION} only")),

@@ -27,6 +27,7 @@ use url::Url;
 
 use super::classify::{Failure, Target, classify};
 use crate::config::connection::{S3Checksums, S3Connection, S3Credentials};
+use crate::config::secret::Secret;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The longest wait for a connection. Bounds every request.
@@ -56,9 +57,37 @@ const SLOWEST_UPLOAD: u64 = 64 * 1024;
 #[derive(Debug, Clone)]
 pub struct S3Client {
     sdk: aws_sdk_s3::Client,
+    access: S3Access,
     endpoint: Endpoint,
     checksums: S3Checksums,
     reached: Arc<AtomicBool>,
+}
+
+/// Where requests go and by which right, for clients of other kinds.
+#[derive(Debug, Clone)]
+pub struct S3Access {
+    /// The endpoint.
+    pub endpoint: Url,
+    /// The region of signatures.
+    pub region: String,
+    /// Whether requests go to `bucket.host` instead of `host/bucket`.
+    pub virtual_style: bool,
+    credentials: SharedCredentialsProvider,
+}
+
+impl S3Access {
+    /// The keys of this moment: those of roles change.
+    ///
+    /// # Errors
+    /// `Auth` when there are none now.
+    pub async fn keys(&self) -> Result<S3Credentials> {
+        let keys = provide(&self.credentials).await?;
+        Ok(S3Credentials {
+            access_key_id: keys.access_key_id().to_owned(),
+            secret_access_key: Secret::new(keys.secret_access_key()),
+            session_token: keys.session_token().map(Secret::new),
+        })
+    }
 }
 
 /// Where requests really go, after the connection, the environment and the profile had their say.
@@ -93,6 +122,12 @@ impl S3Client {
     /// The SDK's client.
     pub(super) const fn sdk(&self) -> &aws_sdk_s3::Client {
         &self.sdk
+    }
+
+    /// Where requests go and by which right.
+    #[must_use]
+    pub const fn access(&self) -> &S3Access {
+        &self.access
     }
 
     /// Where requests go.
@@ -163,8 +198,9 @@ impl S3Client {
             builder = builder.region(region.clone());
             endpoint = resolve_endpoint(builder.clone()).await?;
         }
-        let provider = credentials(connection, region).await;
-        require_credentials(&provider).await?;
+        let provider = credentials(connection, region.clone()).await;
+        // Asked once, so that missing credentials are a sentence and not a failed request.
+        provide(&provider).await?;
         let checksums = connection.checksums.unwrap_or_else(|| default_checksums(&loaded, &endpoint));
         let (request, response) = match checksums {
             S3Checksums::WhenSupported => {
@@ -175,13 +211,19 @@ impl S3Client {
             }
         };
         let virtual_style = connection.use_virtual_style_addressing.unwrap_or_else(|| endpoint.is_aws());
+        let access = S3Access {
+            endpoint: endpoint.url.clone(),
+            region: region.as_ref().to_owned(),
+            virtual_style,
+            credentials: provider.clone(),
+        };
         builder = builder
             .credentials_provider(provider)
             .request_checksum_calculation(request)
             .response_checksum_validation(response)
             .force_path_style(!virtual_style);
         let sdk = aws_sdk_s3::Client::from_conf(builder.build());
-        Ok(Self { sdk, endpoint, checksums, reached: Arc::default() })
+        Ok(Self { sdk, access, endpoint, checksums, reached: Arc::default() })
     }
 }
 
@@ -272,9 +314,8 @@ fn metadata_client() -> imds::Client {
         .build()
 }
 
-/// Asks once, so that missing credentials are a sentence and not a failed request.
-async fn require_credentials(provider: &SharedCredentialsProvider) -> Result<()> {
-    provider.provide_credentials().await.map(drop).map_err(|error| {
+async fn provide(provider: &SharedCredentialsProvider) -> Result<Credentials> {
+    provider.provide_credentials().await.map_err(|error| {
         Error::new(
             ErrorKind::Auth,
             "there are no S3 credentials; give access_key_id and secret_access_key, \

@@ -8,12 +8,15 @@ mod lease;
 mod name;
 mod reader;
 
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{FutureExt as _, StreamExt as _, TryStreamExt as _};
+use futures::{FutureExt as _, Stream, StreamExt as _, TryStreamExt as _};
 use jiff::Timestamp;
 use object_store::path::Path;
 use object_store::{Error, ObjectStore, ObjectStoreExt as _, PutPayload};
@@ -76,6 +79,23 @@ impl StoreOptions {
     }
 }
 
+impl StoreOptions {
+    /// What a store that is used so can do.
+    #[must_use]
+    pub const fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            durability: Durability::Persistent,
+            locality: self.locality,
+            throughput: Throughput::Low,
+            read_mode: ReadMode::SingleReader,
+            delivery: Delivery::AtLeastOnce,
+            max_delay: None,
+            accepts_recovery_flush: true,
+            max_payload: MAX_PAYLOAD_BYTES,
+        }
+    }
+}
+
 /// Jobs as objects of a store.
 #[derive(Clone)]
 pub struct Store {
@@ -87,13 +107,15 @@ struct Shared {
     options: StoreOptions,
     /// A job was put here by this process.
     changed: Notify,
+    /// Whether this process is the reader.
+    reads: AtomicBool,
 }
 
 impl Store {
     /// Jobs in `store`. Nothing is sent yet.
     #[must_use]
     pub fn new(store: Arc<dyn ObjectStore>, options: StoreOptions) -> Self {
-        Self { shared: Arc::new(Shared { store, options, changed: Notify::new() }) }
+        Self { shared: Arc::new(Shared { store, options, changed: Notify::new(), reads: AtomicBool::new(false) }) }
     }
 
     fn objects(&self) -> &Arc<dyn ObjectStore> {
@@ -167,28 +189,43 @@ impl Store {
         }
     }
 
-    /// The names in a folder, up to `limit`, until one isn't due if `due` is given. Files of other names are moved away.
-    async fn names(&self, with_key: bool, due: Option<Timestamp>, limit: usize) -> Result<Vec<Name>, ProviderError> {
-        let prefix = self.folder(folder(with_key));
-        let mut objects = self.objects().list(Some(&prefix));
-        let mut names = Vec::new();
-        while let Some(object) = objects.try_next().await.map_err(|error| self.error("can't list jobs", error))? {
-            match object.location.filename().and_then(Name::parse) {
-                None => self.quarantine(&object.location).await?,
-                Some(name) if due.is_some_and(|now| !name.is_due(now)) => {
-                    if self.options().lists_in_order {
-                        break;
-                    }
-                }
-                Some(name) => names.push(name),
+    /// The names in a folder, in their order where the store lists so. Files of other names are moved away.
+    fn list(&self, with_key: bool) -> impl Stream<Item = Result<Name, ProviderError>> + Send + '_ {
+        let objects = self.objects().list(Some(&self.folder(folder(with_key))));
+        objects.map_err(|error| self.error("can't list jobs", error)).try_filter_map(async |object| {
+            let name = object.location.filename().and_then(Name::parse);
+            if name.is_none() {
+                self.quarantine(&object.location).await?;
             }
-            if names.len() >= limit && self.options().lists_in_order {
+            Ok(name)
+        })
+    }
+
+    /// The first names in a folder, up to `limit`; with `due`, those only that are due then.
+    async fn names(&self, with_key: bool, due: Option<Timestamp>, limit: usize) -> Result<Vec<Name>, ProviderError> {
+        let mut listed = pin!(self.list(with_key));
+        let mut names = BTreeSet::new();
+        while let Some(name) = listed.try_next().await? {
+            let is_wanted = due.is_none_or(|due| name.is_due(due));
+            if is_wanted {
+                names.insert(name);
+            }
+            let is_enough = !is_wanted || names.len() >= limit;
+            if is_enough && self.options().lists_in_order {
                 break;
             }
+            if names.len() > limit {
+                names.pop_last();
+            }
         }
-        names.sort_unstable();
-        names.truncate(limit);
-        Ok(names)
+        Ok(names.into_iter().collect())
+    }
+
+    /// The names of the jobs with these ids.
+    async fn names_of(&self, ids: &[JobId]) -> Result<Vec<Name>, ProviderError> {
+        let ids = ids.iter().copied().collect::<HashSet<_>>();
+        let all = self.list(false).chain(self.list(true));
+        all.try_filter(|name| std::future::ready(ids.contains(&name.id))).try_collect().await
     }
 
     /// Jobs by their names, in that order; those that are gone are left out.
@@ -225,16 +262,7 @@ impl Provider for Store {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            durability: Durability::Persistent,
-            locality: self.options().locality,
-            throughput: Throughput::Low,
-            read_mode: ReadMode::SingleReader,
-            delivery: Delivery::AtLeastOnce,
-            max_delay: None,
-            accepts_recovery_flush: true,
-            max_payload: MAX_PAYLOAD_BYTES,
-        }
+        self.options().capabilities()
     }
 
     fn probe(&self) -> BoxFuture<'_, Result<(), ProviderError>> {
@@ -281,11 +309,17 @@ impl Provider for Store {
         .boxed()
     }
 
+    fn find(&self, id: JobId) -> BoxFuture<'_, Result<Option<Job>, ProviderError>> {
+        async move {
+            let names = self.names_of(&[id]).await?;
+            Ok(self.read_all(names).await?.pop())
+        }
+        .boxed()
+    }
+
     fn remove<'a>(&'a self, ids: &'a [JobId]) -> BoxFuture<'a, Result<usize, ProviderError>> {
         async move {
-            let mut names = self.names(false, None, usize::MAX).await?;
-            names.extend(self.names(true, None, usize::MAX).await?);
-            names.retain(|name| ids.contains(&name.id));
+            let names = self.names_of(ids).await?;
             let num_found = names.len();
             let deleting = futures::stream::iter(names).map(|name| {
                 let store = self.clone();
@@ -297,20 +331,21 @@ impl Provider for Store {
         .boxed()
     }
 
+    fn holds_lease(&self) -> Option<bool> {
+        Some(self.shared.reads.load(Ordering::Relaxed))
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {
         async move {
             let now = Timestamp::now();
             let mut depth = Depth::default();
-            for with_key in [false, true] {
-                for name in self.names(with_key, None, usize::MAX).await? {
-                    if name.is_due(now) {
-                        depth.due += 1;
-                        let run_at =
-                            i64::try_from(name.run_at_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
-                        depth.oldest_due = depth.oldest_due.into_iter().chain(run_at).min();
-                    } else {
-                        depth.scheduled += 1;
-                    }
+            let mut names = pin!(self.list(false).chain(self.list(true)));
+            while let Some(name) = names.try_next().await? {
+                if name.is_due(now) {
+                    depth.due += 1;
+                    depth.oldest_due = depth.oldest_due.into_iter().chain(name.run_at()).min();
+                } else {
+                    depth.scheduled += 1;
                 }
             }
             Ok(depth)
@@ -348,6 +383,7 @@ impl Store {
             stop.cancel();
             std::future::pending::<()>().await;
         };
+        let _reads = Reads::begin(&self.shared.reads);
         tokio::select! {
             // What is at work when the lease is lost is left alone: another reader has it now.
             () = lease.keep() => {}
@@ -355,5 +391,21 @@ impl Store {
             () = making_room => {}
         }
         lease.release().await;
+    }
+}
+
+/// The time in which this process is the reader.
+struct Reads<'a>(&'a AtomicBool);
+
+impl<'a> Reads<'a> {
+    fn begin(reads: &'a AtomicBool) -> Self {
+        reads.store(true, Ordering::Relaxed);
+        Self(reads)
+    }
+}
+
+impl Drop for Reads<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }

@@ -67,6 +67,11 @@ impl Name {
     pub(super) fn is_due(&self, now: Timestamp) -> bool {
         i64::try_from(self.run_at_ms).is_ok_and(|run_at_ms| run_at_ms <= now.as_millisecond())
     }
+
+    /// When the job is due; `None` when that is after the end of time.
+    pub(super) fn run_at(&self) -> Option<Timestamp> {
+        i64::try_from(self.run_at_ms).ok().and_then(|run_at_ms| Timestamp::from_millisecond(run_at_ms).ok())
+    }
 }
 
 /// The folder of jobs with or without keys.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, TryStreamExt as _};
@@ -16,13 +17,14 @@ use super::name::Name;
 use crate::consumer::Claims;
 use crate::error::ProviderError;
 use crate::handler::{Verdict, Work};
-use crate::job::{Job, JobId, KeyMode};
+use crate::job::{Job, JobId, KeyMode, MAX_STALLS};
 
-/// How many names of due jobs are known at once; the rest is listed later. A name takes about 100 bytes.
+/// How many names of due jobs are known at once, and how many of jobs with keys; the rest is listed later. A name takes about
+/// 100 bytes. Keys make one job of many only among those that are known.
 const MAX_KNOWN: usize = 10_000;
 
-/// A job that was in hand at the end of so many processes ends them, most likely.
-const MAX_STALLS: u16 = 5;
+/// Listing takes a tenth of the time at most, however many jobs wait.
+const LISTING_SHARE: u32 = 10;
 
 /// Reads under one lease.
 #[derive(Debug)]
@@ -35,12 +37,12 @@ pub(super) struct Reader {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Due, and not in hand.
-    due: BTreeSet<Name>,
+    /// Due now or before the next listing, and not in hand.
+    soon: BTreeSet<Name>,
     /// In hand, with the names of their objects.
     at_work: HashMap<JobId, Name>,
-    /// When they were listed; `None` when there is something new.
-    listed: Option<Instant>,
+    /// When they are to be listed again; `None` when there is something new.
+    list_at: Option<Instant>,
     /// Whether more were due than are known.
     is_cut: bool,
 }
@@ -78,11 +80,9 @@ impl Reader {
     }
 
     async fn stalled(&self, name: &Name, job: Job) -> Result<(), ProviderError> {
-        let stalls = job.stalls.saturating_add(1);
-        tracing::warn!(job = %job.id, name = job.name, stalls, "a process ended while it was at work on the job");
-        let last_error = Some(format!("a process ended during the attempt, {stalls} times by now"));
-        let job = Job { stalls, last_error, ..job };
-        if stalls < MAX_STALLS {
+        let job = job.stalled(1);
+        tracing::warn!(job = %job.id, name = job.name, stalls = job.stalls, "a process ended while it was at work on the job");
+        if job.stalls < MAX_STALLS {
             return self.store.put(&job).await;
         }
         let verdict = self.work.bury(job.clone()).await;
@@ -100,15 +100,19 @@ impl Reader {
         self.store.delete(&self.store.path(name)).await
     }
 
-    /// Lists what is due.
+    /// Lists what is due, now or before it is listed again.
     async fn list(&self, now: Timestamp) -> Result<(), ProviderError> {
-        let mut due = self.store.names(false, Some(now), MAX_KNOWN).await?;
-        let keyed = self.store.names(true, None, usize::MAX).await?;
-        due.extend(self.merge(keyed).await?.into_iter().filter(|name| name.is_due(now)));
+        let poll = self.store.options().poll;
+        let started = Instant::now();
+        let soon = now.saturating_add(poll).unwrap_or(Timestamp::MAX);
+        let mut names = self.store.names(false, Some(soon), MAX_KNOWN).await?;
+        let keyed = self.store.names(true, None, MAX_KNOWN).await?;
+        names.extend(self.merge(keyed).await?.into_iter().filter(|name| name.is_due(soon)));
         let mut known = self.lock();
-        known.is_cut = due.len() >= MAX_KNOWN;
-        known.due = due.into_iter().filter(|name| !known.at_work.contains_key(&name.id)).collect();
-        known.listed = Some(Instant::now());
+        known.is_cut = names.len() >= MAX_KNOWN;
+        known.soon = names.into_iter().filter(|name| !known.at_work.contains_key(&name.id)).collect();
+        let pause = poll.max(started.elapsed() * LISTING_SHARE);
+        known.list_at = Some(started + pause);
         Ok(())
     }
 
@@ -160,20 +164,21 @@ impl Reader {
     }
 
     /// Chooses due jobs by their names, as [`select`](crate::consumer::select) does.
-    fn choose(&self, room: usize) -> Vec<Name> {
+    fn choose(&self, room: usize, now: Timestamp) -> Vec<Name> {
         let mut known = self.lock();
         let mut queues = known.at_work.values().filter_map(|name| name.queue).collect::<HashSet<_>>();
         // The set's order is by time, so the first of each queue is the one that is due first.
         let mut chosen = known
-            .due
+            .soon
             .iter()
+            .take_while(|name| name.is_due(now))
             .filter(|name| name.queue.is_none_or(|queue| queues.insert(queue)))
             .copied()
             .collect::<Vec<_>>();
         chosen.sort_by_key(|name| (name.priority, name.run_at_ms, name.id));
         chosen.truncate(room);
         for name in &chosen {
-            known.due.remove(name);
+            known.soon.remove(name);
             known.at_work.insert(name.id, *name);
         }
         chosen
@@ -201,13 +206,13 @@ impl Reader {
     async fn claim_due(&self, room: usize, now: Timestamp) -> Result<Vec<Job>, ProviderError> {
         let is_stale = {
             let known = self.lock();
-            let is_old = known.listed.is_none_or(|listed| listed.elapsed() >= self.store.options().poll);
-            is_old || (known.is_cut && known.due.is_empty())
+            let is_old = known.list_at.is_none_or(|list_at| list_at <= Instant::now());
+            is_old || (known.is_cut && known.soon.is_empty())
         };
         if is_stale {
             self.list(now).await?;
         }
-        let names = self.choose(room);
+        let names = self.choose(room, now);
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -234,12 +239,7 @@ impl Reader {
 }
 
 impl Claims for Reader {
-    fn claim<'a>(
-        &'a self,
-        room: usize,
-        now: Timestamp,
-        _busy: &'a HashSet<String>,
-    ) -> BoxFuture<'a, Result<Vec<Job>, ProviderError>> {
+    fn claim(&self, room: usize, now: Timestamp) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>> {
         self.claim_due(room, now).boxed()
     }
 
@@ -255,11 +255,18 @@ impl Claims for Reader {
         .boxed()
     }
 
-    fn worth_a_look(&self, _last: Timestamp) -> BoxFuture<'_, ()> {
-        async {
+    fn worth_a_look(&self, last: Timestamp) -> BoxFuture<'_, ()> {
+        let known = self.lock();
+        let list_at = known.list_at.unwrap_or_else(Instant::now);
+        // Those that were due at the last look wait for something else than time.
+        let next = known.soon.iter().find(|name| !name.is_due(last)).and_then(Name::run_at);
+        drop(known);
+        let wait = next.map(|next| Duration::try_from(Timestamp::now().duration_until(next)).unwrap_or_default());
+        let look_at = wait.map_or(list_at, |wait| list_at.min(Instant::now() + wait));
+        async move {
             tokio::select! {
-                () = tokio::time::sleep(self.store.options().poll) => {}
-                () = self.store.shared.changed.notified() => self.lock().listed = None,
+                () = tokio::time::sleep_until(look_at) => {}
+                () = self.store.shared.changed.notified() => self.lock().list_at = None,
             }
         }
         .boxed()

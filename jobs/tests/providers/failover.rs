@@ -11,20 +11,21 @@ use jobs::flow::Flow;
 use jobs::handler::Work;
 use jobs::job::Job;
 use jobs::memory::{Memory, MemoryLimits};
+use jobs::observer::NoObserver;
 use jobs::provider::{Durability, Provider};
 use jobs::queue::{DEADLINE, Mode, Queue, QueueError, StartError};
 use jobs::spool::Spool;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::places::{Files, Place as _, S3};
+use crate::places::{Database, Files, Place as _, Remote, S3};
 use crate::relay::{Network, Relay};
 use crate::rig::{Rig, WORK, until};
 
-/// A queue over S3 behind a relay, and local files.
+/// A queue over a place behind a relay, and local files.
 struct Tiers {
     relay: Relay,
-    s3: Arc<dyn Provider>,
+    remote: Arc<dyn Provider>,
     files: Arc<dyn Provider>,
     queue: Queue,
     stop: CancellationToken,
@@ -32,15 +33,16 @@ struct Tiers {
 }
 
 impl Tiers {
-    async fn start() -> Self {
-        let (place, relay) = S3::relayed().await;
-        let (s3, folder) = (place.open(), Files::fresh().await);
+    async fn start<R: Remote>() -> Self {
+        let (place, relay) = R::relayed().await;
+        let (remote, folder) = (place.open(), Files::fresh().await);
         let files = folder.open();
-        let queue = Queue::start(vec![Arc::clone(&s3), Arc::clone(&files)]).await.expect("both work");
+        let queue =
+            Queue::start(vec![Arc::clone(&remote), Arc::clone(&files)], Arc::new(NoObserver)).await.expect("both work");
         let stop = CancellationToken::new();
         let (watched, stopped) = (queue.clone(), stop.clone());
         tokio::spawn(async move { watched.watch(stopped).await });
-        Self { relay, s3, files, queue, stop, _folder: folder }
+        Self { relay, remote, files, queue, stop, _folder: folder }
     }
 
     async fn enqueue(&self, number: u32) -> Result<String, QueueError> {
@@ -73,11 +75,28 @@ impl Drop for Tiers {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn jobs_go_elsewhere_within_a_deadline_and_are_brought_back() {
+/// Every test of places behind a network, for each of them.
+macro_rules! for_every_remote {
+    ($($test:ident),* $(,)?) => {
+        mod s3 { $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::S3>().await; })* }
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::Database>().await; })*
+        }
+    };
+}
+
+for_every_remote! {
+    jobs_go_elsewhere_within_a_deadline_and_are_brought_back,
+    what_was_taken_runs_whatever_the_network_does,
+    a_queue_without_a_disk_does_not_start_and_says_why,
+    memory_is_kept_when_the_process_ends,
+    a_flood_that_nobody_waits_for_is_bounded,
+}
+
+async fn jobs_go_elsewhere_within_a_deadline_and_are_brought_back<R: Remote>() {
     for outage in [Network::Refuses, Network::Hangs] {
-        let tiers = Tiers::start().await;
-        assert_eq!(tiers.enqueue(0).await.expect("taken"), "s3");
+        let tiers = Tiers::start::<R>().await;
+        assert_eq!(tiers.enqueue(0).await.expect("taken"), R::NAME);
         tiers.relay.set(outage);
         let start = Instant::now();
         assert_eq!(tiers.enqueue(1).await.expect("taken"), "files");
@@ -96,12 +115,12 @@ async fn jobs_go_elsewhere_within_a_deadline_and_are_brought_back() {
 
         tiers.relay.set(Network::Up);
         until("the breaker closes by itself", async || tiers.breaker().await == BreakerState::Closed).await;
-        let rig = Rig::new(Arc::clone(&tiers.s3));
+        let rig = Rig::new(Arc::clone(&tiers.remote));
         tiers.consume(rig.work());
         rig.wait_for("end", 6).await;
         until("files are empty", async || tiers.files.waiting(9).await.expect("works").is_empty()).await;
         until("what is for later is where it belongs", async || {
-            tiers.s3.waiting(9).await.is_ok_and(|jobs| jobs.len() == 1)
+            tiers.remote.waiting(9).await.is_ok_and(|jobs| jobs.len() == 1)
         })
         .await;
         let status = tiers.queue.status().await;
@@ -110,11 +129,10 @@ async fn jobs_go_elsewhere_within_a_deadline_and_are_brought_back() {
 }
 
 /// From a seed: the network comes and goes, and every job that was taken runs.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_was_taken_runs_whatever_the_network_does() {
+async fn what_was_taken_runs_whatever_the_network_does<R: Remote>() {
     let mut random = fastrand::Rng::with_seed(20_261_201);
-    let tiers = Tiers::start().await;
-    let rig = Rig::new(Arc::clone(&tiers.s3));
+    let tiers = Tiers::start::<R>().await;
+    let rig = Rig::new(Arc::clone(&tiers.remote));
     tiers.consume(rig.work());
     let mut taken = BTreeMap::new();
     for number in 0..120 {
@@ -137,27 +155,27 @@ async fn what_was_taken_runs_whatever_the_network_does() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(missing(), 0, "of {}", taken.len());
-    assert!(taken.values().any(|provider| provider == "files") && taken.values().any(|provider| provider == "s3"));
+    assert!(taken.values().any(|provider| provider == "files") && taken.values().any(|provider| provider == R::NAME));
     let twice = rig.log.begun().len() - taken.len();
     assert!(twice <= 12, "{twice} of {} ran again", taken.len());
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_queue_without_a_disk_does_not_start_and_says_why() {
-    let (place, relay) = S3::relayed().await;
+async fn a_queue_without_a_disk_does_not_start_and_says_why<R: Remote>() {
+    let (place, relay) = R::relayed().await;
     for outage in [Network::Refuses, Network::Hangs] {
         relay.set(outage);
         let start = Instant::now();
         let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits::default()));
         let StartError::NothingPersistent(reasons) =
-            Queue::start(vec![Arc::clone(&memory), place.open()]).await.expect_err("refused");
+            Queue::start(vec![Arc::clone(&memory), place.open()], Arc::new(NoObserver)).await.expect_err("refused");
         assert_eq!(reasons.len(), 1, "{reasons:?}");
-        assert_eq!(reasons[0].0, "s3");
+        assert_eq!(reasons[0].0, R::NAME);
         assert!(start.elapsed() < DEADLINE + Duration::from_millis(500), "{:?}", start.elapsed());
 
         // With files in the list it starts, and the broken one isn't forgotten.
         let folder = Files::fresh().await;
-        let queue = Queue::start(vec![memory, place.open(), folder.open()]).await.expect("files work");
+        let queue =
+            Queue::start(vec![memory, place.open(), folder.open()], Arc::new(NoObserver)).await.expect("files work");
         let breakers = queue.status().await.into_iter().map(|status| status.breaker).collect::<Vec<_>>();
         assert_eq!(breakers, [BreakerState::Closed, BreakerState::Open, BreakerState::Closed]);
     }
@@ -167,7 +185,7 @@ async fn a_queue_without_a_disk_does_not_start_and_says_why() {
 async fn memory_takes_what_is_for_now_and_nothing_else() {
     let folder = Files::fresh().await;
     let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits { max_jobs: 2, ..MemoryLimits::default() }));
-    let queue = Queue::start(vec![memory, folder.open()]).await.expect("both work");
+    let queue = Queue::start(vec![memory, folder.open()], Arc::new(NoObserver)).await.expect("both work");
     let job = || Job::new(WORK, json!(1)).expect("a job");
     let takes = async |job: Job, least| queue.enqueue(&[job], least).await.expect("taken").provider;
     let later = job().run_at(Timestamp::now() + SignedDuration::from_mins(5));
@@ -178,21 +196,20 @@ async fn memory_takes_what_is_for_now_and_nothing_else() {
     assert_eq!(takes(job(), Durability::Transient).await, "files", "memory is full");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn memory_is_kept_when_the_process_ends() {
+async fn memory_is_kept_when_the_process_ends<R: Remote>() {
     let spool = tempfile::tempdir().expect("a folder");
     let spool = Spool::new(spool.path().join("spool"));
     for outage in [Network::Up, Network::Refuses] {
-        let (place, relay) = S3::relayed().await;
+        let (place, relay) = R::relayed().await;
         let memory: Arc<dyn Provider> = Arc::new(Memory::new(MemoryLimits::default()));
-        let queue = Queue::start(vec![memory, place.open()]).await.expect("works");
+        let queue = Queue::start(vec![memory, place.open()], Arc::new(NoObserver)).await.expect("works");
         for number in 0..3 {
             queue.enqueue_unawaited(Job::new(WORK, json!(number)).expect("a job")).expect("few are on their way");
         }
         relay.set(outage);
         queue.close(&spool).await.expect("somebody keeps them");
         relay.set(Network::Up);
-        let next = Queue::start(vec![place.open()]).await.expect("works");
+        let next = Queue::start(vec![place.open()], Arc::new(NoObserver)).await.expect("works");
         let replayed = spool.replay(&next).await.expect("is read");
         assert_eq!(replayed, if outage == Network::Up { 0 } else { 3 });
         assert_eq!(place.open().waiting(9).await.expect("works").len(), 3);
@@ -200,12 +217,21 @@ async fn memory_is_kept_when_the_process_ends() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_flood_that_nobody_waits_for_is_bounded() {
-    let (place, relay) = S3::relayed().await;
-    let queue = Queue::start(vec![place.open()]).await.expect("works");
+async fn a_flood_that_nobody_waits_for_is_bounded<R: Remote>() {
+    let (place, relay) = R::relayed().await;
+    let queue = Queue::start(vec![place.open()], Arc::new(NoObserver)).await.expect("works");
     relay.set(Network::Hangs);
     let mut outcomes = (0..2_000).map(|number| queue.enqueue_unawaited(Job::new(WORK, json!(number)).expect("a job")));
     let refused = outcomes.find_map(Result::err).expect("some are refused");
     assert!(matches!(refused, QueueError::TooMany), "{refused}");
+}
+
+/// A server that answers, without the database: a stall of half a minute, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_database_is_named_at_once() {
+    let start = Instant::now();
+    let StartError::NothingPersistent(reasons) =
+        Queue::start(vec![Database::missing().open()], Arc::new(NoObserver)).await.expect_err("refused");
+    assert!(reasons[0].1.contains("nobody_made_this"), "{reasons:?}");
+    assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
 }

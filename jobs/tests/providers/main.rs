@@ -13,3 +13,4 @@ mod rig;
 conformance::suite!(memory, crate::places::Memories, keeps_jobs: false);
 conformance::suite!(files, crate::places::Files, keeps_jobs: true);
 conformance::suite!(s3, crate::places::S3, keeps_jobs: true);
+conformance::suite!(postgres, crate::places::Database, keeps_jobs: true);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jobs::memory::{Memory, MemoryLimits};
+use jobs::postgres::{Postgres, PostgresOptions};
 use jobs::provider::Provider;
 use jobs::store::{Store, StoreOptions};
 use object_store::ObjectStore;
@@ -21,6 +22,15 @@ pub(crate) trait Place: Sized {
 
     /// A provider of its jobs.
     fn open(&self) -> Arc<dyn Provider>;
+}
+
+/// A place behind a network that can be cut.
+pub(crate) trait Remote: Place {
+    /// Its provider's name.
+    const NAME: &'static str;
+
+    /// A new, empty place, and the network before it.
+    fn relayed() -> impl Future<Output = (Self, Relay)> + Send;
 }
 
 /// Short enough for tests, and long enough for a busy machine.
@@ -64,14 +74,17 @@ pub(crate) struct S3 {
     prefix: Path,
 }
 
-impl S3 {
-    /// The same through a relay.
-    pub(crate) async fn relayed() -> (Self, Relay) {
+impl Remote for S3 {
+    const NAME: &'static str = "s3";
+
+    async fn relayed() -> (Self, Relay) {
         let target = required("AWS_ENDPOINT_URL_S3");
         let relay = Relay::start(target.trim_start_matches("http://").trim_end_matches('/').to_owned()).await;
         (Self::at(format!("http://{}", relay.address)).await, relay)
     }
+}
 
+impl S3 {
     async fn at(endpoint: String) -> Self {
         let config = aws_config::load_from_env().await;
         let admin =
@@ -101,6 +114,53 @@ impl Place for S3 {
         Arc::new(Store::new(Arc::clone(&self.store), StoreOptions { lease_term: LEASE_TERM, poll: POLL, ..options }))
     }
 }
+
+/// A schema of the database.
+pub(crate) struct Database {
+    url: String,
+    schema: String,
+}
+
+impl Remote for Database {
+    const NAME: &'static str = "postgres";
+
+    async fn relayed() -> (Self, Relay) {
+        let mut url = required(POSTGRES_URL).parse::<url::Url>().expect("an address");
+        let port = url.port().unwrap_or(5432);
+        let relay = Relay::start(format!("{}:{port}", url.host_str().expect("a host"))).await;
+        url.set_ip_host(relay.address.ip()).expect("a host");
+        url.set_port(Some(relay.address.port())).expect("a port");
+        (Self { url: url.into(), ..Self::fresh().await }, relay)
+    }
+}
+
+impl Database {
+    /// The same server without a database of that name.
+    pub(crate) fn missing() -> Self {
+        let mut url = required(POSTGRES_URL).parse::<url::Url>().expect("an address");
+        url.set_path("nobody_made_this");
+        Self { url: url.into(), schema: "jobs".to_owned() }
+    }
+}
+
+impl Place for Database {
+    async fn fresh() -> Self {
+        Self { url: required(POSTGRES_URL), schema: format!("jobs {}", uuid::Uuid::new_v4().simple()) }
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        let options = PostgresOptions {
+            schema: self.schema.clone(),
+            poll: Duration::from_millis(200),
+            lease_term: LEASE_TERM,
+            ..PostgresOptions::default()
+        };
+        Arc::new(Postgres::new(&self.url, options).expect("an address"))
+    }
+}
+
+/// The variable with the address of a database that tests may fill.
+const POSTGRES_URL: &str = "BATCH_EXPORT_TEST_POSTGRES_URL";
 
 fn required(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `make services`, then `. .dev/run/test/env`"))

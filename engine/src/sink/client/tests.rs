@@ -65,7 +65,7 @@ async fn debug_shows_no_secret() {
 async fn missing_credentials_are_a_sentence() {
     let provider = ProfileFileCredentialsProvider::builder().profile_name("no-such-profile-anywhere").build();
     let nobody = SharedCredentialsProvider::new(provider);
-    let error = require_credentials(&nobody).await.expect_err("there are none");
+    let error = provide(&nobody).await.expect_err("there are none");
     assert_eq!(error.kind(), ErrorKind::Auth);
 }
 

@@ -1,0 +1,182 @@
+//! Runs of the library's worker, one after the other: whatever ends one, or makes it stand still, begins the next.
+
+use std::time::Duration;
+
+use graphile_worker::worker_utils::types::CleanupTask;
+use graphile_worker::{
+    FailureReason, JobComplete, JobRecovery, JobRecoveryContext, JobRecoveryResult, LocalQueueConfig, TaskHandler as _,
+    WorkerOptions, WorkerRecoveryConfig, WorkerUtils,
+};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+use tokio::time::{Instant, timeout};
+
+use super::task::{Hands, Task};
+use super::{CONNECT_TIMEOUT, Postgres, pool};
+use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE};
+use crate::error::ProviderError;
+
+/// How long what is done waits for others, to be deleted with them.
+const COMPLETION_DELAY: Duration = Duration::from_millis(2);
+
+/// How many rows at once are made due for moving them, and the pause between.
+const AHEAD: i64 = 100;
+const AHEAD_PAUSE: Duration = Duration::from_millis(500);
+
+/// How much longer than the grace a run may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+
+/// Handles the provider's jobs until the order to stop.
+///
+/// # Cancel safety
+/// Dropping the future leaves the jobs at work to others, who take them after the lease's term.
+pub(super) async fn run(provider: Postgres, consumer: Consumer) {
+    let name = &provider.options().name;
+    let mut pause = MIN_PAUSE;
+    while !consumer.stop.is_cancelled() {
+        let begin = Instant::now();
+        let Err(error) = run_once(&provider, &consumer).await else { return };
+        if begin.elapsed() > MAX_PAUSE {
+            pause = MIN_PAUSE;
+        }
+        tracing::warn!(provider = name, %error, ?pause, "handling jobs ended; it starts again");
+        consumer.stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+        pause = (pause * 2).min(MAX_PAUSE);
+    }
+}
+
+/// One run; `Ok` only after the order to stop.
+async fn run_once(provider: &Postgres, consumer: &Consumer) -> Result<(), ProviderError> {
+    // The library's tasks outlive the future that runs them. Without connections they can't do harm.
+    let connections = pool(provider.address());
+    let hands = Hands::new(provider, &connections, consumer.work.clone(), &consumer.flow, consumer.looks_ahead);
+    let _end = End(hands.clone());
+    provider.migrate().await?;
+    let worker = options(provider, consumer, &hands).init().await;
+    let worker = worker.map_err(|error| provider.error("can't begin to hand out jobs", error))?;
+    clean_up(&worker.create_utils()).await;
+    let running = worker.run();
+    tokio::pin!(running);
+    let failed = |error| provider.error("stopped handing out jobs", error);
+    tokio::select! {
+        outcome = &mut running => {
+            outcome.map_err(failed)?;
+            Err(ProviderError::new(&provider.options().name, "stopped handing out jobs without a reason"))
+        }
+        error = watch(provider, consumer, &hands) => Err(error),
+        () = make_due(provider, consumer.looks_ahead) => Ok(()),
+        () = consumer.stop.cancelled() => {
+            worker.request_shutdown();
+            if timeout(consumer.grace + ENDING, running).await.is_err() {
+                tracing::warn!(grace = ?consumer.grace, "jobs at work did not end in time; they will be handled again");
+            }
+            Ok(())
+        }
+    }
+}
+
+/// The end of a run, however it comes.
+struct End(Hands);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.ended.cancel();
+        let pool = self.0.pool.clone();
+        // Closed when this is called; the future only waits for connections in use.
+        tokio::spawn(async move { pool.close().await });
+    }
+}
+
+fn options(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> WorkerOptions {
+    let term = provider.options().lease_term;
+    let recovery = WorkerRecoveryConfig::default()
+        .heartbeat_interval(term / 6)
+        .sweep_interval(term / 3)
+        .sweep_threshold(term)
+        .recovery_delay(Duration::ZERO);
+    let settled = hands.clone();
+    WorkerOptions::default()
+        .pg_pool(hands.pool.clone())
+        .schema(&provider.shared.schema)
+        .concurrency(consumer.concurrency)
+        .poll_interval(provider.options().poll)
+        .local_queue(LocalQueueConfig::default().with_size(consumer.concurrency.max(1)).with_ttl(term))
+        .complete_job_batch_delay(COMPLETION_DELAY)
+        .worker_recovery(recovery)
+        .listen_os_shutdown_signals(false)
+        .shutdown_grace_period(consumer.grace)
+        .shutdown_interrupted_job_retry_delay(Duration::ZERO)
+        .add_extension(hands.clone())
+        .on(JobRecovery, |context| async move { recover(&context) })
+        .on(JobComplete, move |context| {
+            settled.settled(*context.job.id());
+            async {}
+        })
+        .define_jobs([Task::definition()])
+}
+
+/// What becomes of a row whose worker is gone: its claim counts, for it had no end.
+fn recover(context: &JobRecoveryContext) -> JobRecoveryResult {
+    match context.reason {
+        FailureReason::WorkerCrashed => {
+            JobRecoveryResult::Reschedule { run_at: *context.job.run_at(), attempts: Some(*context.job.attempts()) }
+        }
+        _ => JobRecoveryResult::Default,
+    }
+}
+
+/// Deletes rows in whose place others are, and whose process ended before it could.
+async fn clean_up(utils: &WorkerUtils) {
+    if let Err(error) = utils.cleanup(&[CleanupTask::DeletePermanentlyFailedJobs]).await {
+        tracing::debug!(%error, "rows of jobs that are done stay for now");
+    }
+}
+
+/// Ends when the run stands still though the database works.
+async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> ProviderError {
+    let term = provider.options().lease_term;
+    loop {
+        tokio::time::sleep(term / 3).await;
+        match timeout(CONNECT_TIMEOUT * 2, others_wait(provider, term)).await {
+            Ok(Ok(others_wait)) if hands.is_stuck(term, consumer.concurrency, others_wait) => {
+                return ProviderError::new(&provider.options().name, "works, but hands out no jobs");
+            }
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the database doesn't answer, so nobody knows what waits"),
+            Err(_late) => tracing::debug!("the database doesn't answer in time, so nobody knows what waits"),
+        }
+    }
+}
+
+/// Whether a job waits for so long that somebody should have taken it. By a connection of its own: others may be dead.
+async fn others_wait(provider: &Postgres, patience: Duration) -> Result<bool, sqlx::Error> {
+    let mut connection = PgConnection::connect_with(&provider.address()).await?;
+    let sql = format!(
+        "select exists(select 1 from {} where locked_at is null and run_at < now() - make_interval(secs => $1) and {})",
+        provider.table("jobs"),
+        provider.are_jobs()
+    );
+    let waits = sqlx::query_scalar(AssertSqlSafe(sql)).bind(patience.as_secs_f64()).fetch_one(&mut connection).await?;
+    connection.close().await?;
+    Ok(waits)
+}
+
+/// Makes jobs for later due now, some at a time, as long as this runs.
+async fn make_due(provider: &Postgres, looks_ahead: bool) {
+    if !looks_ahead {
+        return std::future::pending().await;
+    }
+    let sql = format!(
+        "update {jobs} set run_at = now() where id in (
+            select id from {jobs} where locked_at is null and run_at > now() and {are_jobs} order by run_at limit $1
+            for update skip locked)",
+        jobs = provider.table("jobs"),
+        are_jobs = provider.are_jobs()
+    );
+    loop {
+        let query = sqlx::query(AssertSqlSafe(sql.clone())).bind(AHEAD);
+        if let Err(error) = query.execute(&provider.shared.pool).await {
+            tracing::debug!(%error, "jobs for later can't be moved yet");
+        }
+        tokio::time::sleep(AHEAD_PAUSE).await;
+    }
+}

@@ -1,0 +1,198 @@
+//! One row in hand: its job is attempted, and what became of it goes back into the database.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use graphile_worker::{IntoTaskHandlerResult, TaskHandler, WorkerContext, WorkerUtils};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::{Postgres, rows};
+use crate::consumer::{MAX_PAUSE, MIN_PAUSE};
+use crate::flow::{Flow, Level};
+use crate::handler::{Verdict, Work};
+use crate::job::{Job, MAX_STALLS};
+
+/// How much later than its row a job may be due: the database's clock isn't ours.
+const TOLERANCE: SignedDuration = SignedDuration::from_secs(1);
+
+/// What a row's payload is to the library.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Task(Value);
+
+impl TaskHandler for Task {
+    const IDENTIFIER: &'static str = "job";
+
+    async fn run(self, context: WorkerContext) -> impl IntoTaskHandlerResult {
+        let hands = context.get_ext::<Hands>().cloned().ok_or("nobody does the work")?;
+        let ended = hands.ended.clone();
+        let attempt = hands.attempt(&context, self.0);
+        ended.run_until_cancelled(attempt).await.ok_or("the process ended meanwhile")
+    }
+}
+
+/// What one run of the library's worker does with rows.
+#[derive(Debug, Clone)]
+pub(super) struct Hands {
+    pub(super) provider: Postgres,
+    /// Connections that end with the run.
+    pub(super) pool: PgPool,
+    pub(super) work: Arc<dyn Work>,
+    pub(super) flow: Flow,
+    /// Whether rows were made due before their time, for moving them elsewhere.
+    pub(super) looks_ahead: bool,
+    /// Set when the run is over: nothing that it has in hand may be settled any more.
+    pub(super) ended: CancellationToken,
+    one_at_a_time: Arc<Semaphore>,
+    progress: Arc<Mutex<Progress>>,
+}
+
+/// What tells a run that goes on from one that is stuck.
+#[derive(Debug)]
+struct Progress {
+    at_work: usize,
+    last_begin: Instant,
+    /// Rows that are done here and not yet deleted there.
+    unsettled: HashMap<i64, Instant>,
+}
+
+impl Hands {
+    pub(super) fn new(provider: &Postgres, pool: &PgPool, work: Arc<dyn Work>, flow: &Flow, looks_ahead: bool) -> Self {
+        let progress = Progress { at_work: 0, last_begin: Instant::now(), unsettled: HashMap::new() };
+        Self {
+            provider: provider.clone(),
+            pool: pool.clone(),
+            work,
+            flow: flow.clone(),
+            looks_ahead,
+            ended: CancellationToken::new(),
+            one_at_a_time: Arc::new(Semaphore::new(1)),
+            progress: Arc::new(Mutex::new(progress)),
+        }
+    }
+
+    /// Does what there is to do with one row; then the library deletes it.
+    async fn attempt(self, context: &WorkerContext, payload: Value) {
+        let _slow = self.wait_for_room().await;
+        let (row, claims) = (*context.job().id(), *context.job().attempts());
+        self.progress().begin();
+        let verdict = match serde_json::from_value::<Job>(payload.clone()) {
+            Ok(job) if job.check().is_ok() => {
+                let _in_hand = self.flow.take(1, job.num_bytes() as u64);
+                self.decide(with_stalls(job, claims), *context.job().run_at()).await
+            }
+            _ => self.bury_what_is_no_job(payload).await,
+        };
+        if let Verdict::Again(job) = verdict {
+            self.put_back(row, &job).await;
+        }
+        self.progress().end(row);
+    }
+
+    async fn decide(&self, job: Job, due: chrono::DateTime<chrono::Utc>) -> Verdict {
+        let due = Timestamp::from_microsecond(due.timestamp_micros()).unwrap_or(Timestamp::MAX);
+        let was_made_due = job.run_at > due.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
+        if was_made_due && !self.looks_ahead && !job.is_due(Timestamp::now()) {
+            return Verdict::Again(Box::new(job));
+        }
+        if job.stalls >= MAX_STALLS { self.work.bury(job).await } else { self.work.attempt(job).await }
+    }
+
+    /// Keeps it among the dead, where somebody finds it.
+    async fn bury_what_is_no_job(&self, payload: Value) -> Verdict {
+        tracing::error!(provider = self.provider.options().name, "this row is no job; it joins the dead letters");
+        match Job::new("corrupt", payload) {
+            Ok(job) => self.work.bury(Job { last_error: Some("this is no job".to_owned()), ..job }).await,
+            Err(_too_large) => Verdict::Gone,
+        }
+    }
+
+    /// Waits until the flow lets one more in.
+    async fn wait_for_room(&self) -> Option<SemaphorePermit<'_>> {
+        let mut levels = self.flow.levels();
+        loop {
+            let level = *levels.borrow_and_update();
+            let changed = async {
+                // The sender lives as long as the flow does, and that is ours.
+                drop(levels.changed().await);
+            };
+            match level {
+                Level::Run => return None,
+                Level::Slow => tokio::select! {
+                    permit = self.one_at_a_time.acquire() => return permit.ok(),
+                    () = changed => {}
+                },
+                Level::Pause | Level::Stop => changed.await,
+            }
+        }
+    }
+
+    /// Makes a new row of a job, in whose place the library retires the old one. However long the database is away: until
+    /// then, the old row is as it was.
+    async fn put_back(&self, row: i64, job: &Job) {
+        let mut pause = MIN_PAUSE;
+        while let Err(error) = self.try_to_put_back(row, job).await {
+            tracing::warn!(job = %job.id, %error, ?pause, "what became of a job can't be noted; trying again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    async fn try_to_put_back(&self, row: i64, job: &Job) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let mut transaction = self.pool.begin().await?;
+        let added = rows(vec![job.clone()])?;
+        let keys = added.iter().filter_map(|row| row.spec.job_key.clone()).collect::<Vec<_>>();
+        self.provider.lock_keys(&mut transaction, &keys).await?;
+        // A row without its key was superseded while it was at work: the newer job is there already, and stays.
+        let sql = format!("select 1 from {} where id = $1 and key is not null", self.provider.table("jobs"));
+        let holds_key = sqlx::query(AssertSqlSafe(sql)).bind(row).fetch_optional(&mut *transaction).await?.is_some();
+        if holds_key {
+            let utils = WorkerUtils::new(&self.pool, &self.provider.shared.schema);
+            utils.with_executor(&mut *transaction).add_raw_jobs(&added).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// The library has deleted a row.
+    pub(super) fn settled(&self, row: i64) {
+        self.progress().unsettled.remove(&row);
+    }
+
+    /// Whether rows that are done stay in the database for so long, or nothing was begun in that time though there was room.
+    pub(super) fn is_stuck(&self, patience: Duration, concurrency: usize, others_wait: bool) -> bool {
+        let paused = self.flow.level() >= Level::Pause;
+        let progress = self.progress();
+        let is_idle = progress.at_work < concurrency && progress.last_begin.elapsed() > patience && !paused;
+        progress.unsettled.values().any(|since| since.elapsed() > patience) || (is_idle && others_wait)
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Progress {
+    fn begin(&mut self) {
+        self.at_work += 1;
+        self.last_begin = Instant::now();
+    }
+
+    fn end(&mut self, row: i64) {
+        self.at_work = self.at_work.saturating_sub(1);
+        self.unsettled.insert(row, Instant::now());
+    }
+}
+
+/// A job with the ends of processes that its row tells of: it was claimed so many times, and this is the last of them.
+pub(super) fn with_stalls(job: Job, claims: i16) -> Job {
+    let stalls = u16::try_from(claims.saturating_sub(1)).unwrap_or(0);
+    if stalls == 0 { job } else { job.stalled(stalls) }
+}

@@ -1,0 +1,279 @@
+//! The file that says where jobs are kept and what they are for.
+
+use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use engine::config::connection::S3Connection;
+use engine::config::connections::{Connections, Surroundings};
+use engine::config::fault::Fault;
+use engine::config::raw::{RawDuration, RawSecret, RawSize};
+use engine::config::secret::Secret;
+use engine::config::validate::Check;
+use jobs::memory::MemoryLimits;
+use jobs::postgres::PostgresOptions;
+use serde::Deserialize;
+
+use super::temporal::RetryFailed;
+use super::webhook::Webhook;
+
+/// Where jobs are kept when nobody says so, beside the process.
+pub(crate) const DEFAULT_FOLDER: &str = "batch-export-jobs";
+
+/// How many jobs are at work at once when nobody says so.
+const DEFAULT_CONCURRENCY: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
+
+/// Where jobs are kept and what they are for.
+#[derive(Debug, Clone)]
+pub(crate) struct JobsConfig {
+    /// Where jobs are kept, in the order in which the places are tried.
+    pub(crate) places: Vec<Place>,
+    /// What this process needs on its own disk: jobs that nobody takes at its end, and dead ones where there is no bucket.
+    pub(crate) folder: PathBuf,
+    /// How many jobs are at work at once, for each place.
+    pub(crate) concurrency: NonZeroUsize,
+    /// Who hears of the ends of runs.
+    pub(crate) webhooks: Vec<Webhook>,
+    /// Whether intervals that failed for good are tried again later.
+    pub(crate) retry_failed: Option<RetryFailed>,
+}
+
+/// A place that keeps jobs.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Its name as a provider.
+    pub(crate) name: String,
+    /// What it is.
+    pub(crate) kind: PlaceKind,
+}
+
+/// What keeps jobs.
+#[derive(Debug, Clone)]
+pub(crate) enum PlaceKind {
+    /// The memory of the process.
+    Memory(MemoryLimits),
+    /// A database.
+    Postgres {
+        /// Its address with user and password.
+        url: Secret,
+        /// The schema for our tables.
+        schema: String,
+    },
+    /// A bucket.
+    S3 {
+        /// The service.
+        connection: Box<S3Connection>,
+        /// The bucket.
+        bucket: String,
+        /// What keys begin with.
+        prefix: String,
+    },
+    /// A folder of this machine.
+    Files {
+        /// The folder.
+        folder: PathBuf,
+    },
+}
+
+impl JobsConfig {
+    /// Memory, and files in `folder`: what works without anything else.
+    pub(crate) fn embedded(folder: impl Into<PathBuf>) -> Self {
+        let folder = folder.into();
+        let memory = Place { name: "memory".to_owned(), kind: PlaceKind::Memory(MemoryLimits::default()) };
+        let files = Place { name: "files".to_owned(), kind: PlaceKind::Files { folder: folder.join("files") } };
+        Self {
+            places: vec![memory, files],
+            folder,
+            concurrency: DEFAULT_CONCURRENCY,
+            webhooks: Vec::new(),
+            retry_failed: None,
+        }
+    }
+}
+
+/// The file as it is written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawJobs {
+    version: Option<u32>,
+    folder: Option<String>,
+    concurrency: Option<u32>,
+    providers: Option<Vec<RawPlace>>,
+    webhooks: Vec<RawWebhook>,
+    retry_failed: Option<RawRetryFailed>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RawPlace {
+    r#type: Option<String>,
+    name: Option<String>,
+    max_jobs: Option<u32>,
+    max_size: Option<RawSize>,
+    max_delay: Option<RawDuration>,
+    url: Option<RawSecret>,
+    url_file: Option<String>,
+    schema: Option<String>,
+    connection: Option<String>,
+    bucket: Option<String>,
+    prefix: Option<String>,
+    folder: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawWebhook {
+    pub(super) name: Option<String>,
+    pub(super) url: Option<String>,
+    pub(super) url_file: Option<String>,
+    pub(super) secret: Option<RawSecret>,
+    pub(super) secret_file: Option<String>,
+    pub(super) statuses: Option<Vec<String>>,
+    pub(super) exports: Option<Vec<String>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct RawRetryFailed {
+    pub(super) after: Option<RawDuration>,
+    pub(super) times: Option<u32>,
+    pub(super) statuses: Option<Vec<String>>,
+}
+
+impl RawJobs {
+    /// Checks the file; relative folders belong to the process.
+    ///
+    /// # Errors
+    /// Every fault, with the field's path.
+    pub(super) fn validate(
+        self,
+        connections: &Connections,
+        surroundings: Surroundings<'_>,
+    ) -> Result<JobsConfig, Vec<Fault>> {
+        let mut check = Check::default();
+        check.version(self.version);
+        let mut config = JobsConfig::embedded(self.folder.as_deref().unwrap_or(DEFAULT_FOLDER));
+        if let Some(concurrency) = self.concurrency {
+            let concurrency = usize::try_from(concurrency).ok().and_then(NonZeroUsize::new);
+            let concurrency = concurrency.ok_or("must be at least 1; zero never means unlimited");
+            config.concurrency = check.take("concurrency", concurrency).unwrap_or(DEFAULT_CONCURRENCY);
+        }
+        if let Some(providers) = self.providers {
+            config.places = places(&mut check, providers, &config.folder, connections, surroundings);
+        }
+        let webhooks = self.webhooks.into_iter().enumerate();
+        config.webhooks =
+            webhooks.filter_map(|(index, raw)| Webhook::validate(&mut check, index, raw, surroundings)).collect();
+        unique(&mut check, "webhooks", config.webhooks.iter().map(|webhook| webhook.name.as_str()));
+        config.retry_failed = self.retry_failed.and_then(|raw| RetryFailed::validate(&mut check, &raw));
+        if check.faults.is_empty() { Ok(config) } else { Err(check.faults) }
+    }
+}
+
+fn places(
+    check: &mut Check,
+    providers: Vec<RawPlace>,
+    folder: &Path,
+    connections: &Connections,
+    surroundings: Surroundings<'_>,
+) -> Vec<Place> {
+    let read = providers.into_iter().enumerate().filter_map(|(index, raw)| {
+        let path = format!("providers[{index}]");
+        place(check, &path, raw, folder, connections, surroundings)
+    });
+    let places = read.collect::<Vec<_>>();
+    unique(check, "providers", places.iter().map(|place| place.name.as_str()));
+    if places.iter().all(|place| matches!(place.kind, PlaceKind::Memory(_))) && check.faults.is_empty() {
+        check.fault("providers", "needs one that keeps jobs on a disk; add one of type postgres, s3 or files");
+    }
+    places
+}
+
+fn place(
+    check: &mut Check,
+    path: &str,
+    raw: RawPlace,
+    folder: &Path,
+    connections: &Connections,
+    surroundings: Surroundings<'_>,
+) -> Option<Place> {
+    let field = |name: &str| format!("{path}.{name}");
+    let kinds = "write memory, postgres, s3 or files";
+    let word = check.required(&field("type"), raw.r#type.as_deref(), kinds)?;
+    let own: &[&str] = match word.as_str() {
+        "memory" => &["max_jobs", "max_size", "max_delay"],
+        "postgres" => &["url", "url_file", "schema"],
+        "s3" => &["connection", "bucket", "prefix"],
+        "files" => &["folder"],
+        _ => {
+            check.fault(&field("type"), format!("{word:?} is unknown; {kinds}"));
+            return None;
+        }
+    };
+    for name in raw.given().into_iter().filter(|name| !own.contains(name)) {
+        check.fault(&field(name), format!("doesn't belong to {word}; its fields are {}", own.join(", ")));
+    }
+    let name = raw.name.clone().unwrap_or_else(|| word.clone());
+    let kind = match word.as_str() {
+        "memory" => PlaceKind::Memory(memory_limits(check, path, &raw)),
+        "postgres" => {
+            let url = check.secret(&field("url"), raw.url, raw.url_file, surroundings);
+            if url.is_none() {
+                check.fault(&field("url"), "is missing; write ${NAME} of a variable, or url_file");
+            }
+            PlaceKind::Postgres { url: url?, schema: raw.schema.unwrap_or_else(|| PostgresOptions::default().schema) }
+        }
+        "s3" => {
+            let bucket = check.required(&field("bucket"), raw.bucket.as_deref(), "name the bucket");
+            let connection = check.take(&field("connection"), connections.s3(raw.connection.as_deref()));
+            let prefix = raw.prefix.unwrap_or_else(|| DEFAULT_FOLDER.to_owned());
+            PlaceKind::S3 { connection: Box::new(connection?), bucket: bucket?, prefix }
+        }
+        _ => PlaceKind::Files { folder: raw.folder.map_or_else(|| folder.join(&name), PathBuf::from) },
+    };
+    Some(Place { name, kind })
+}
+
+fn memory_limits(check: &mut Check, path: &str, raw: &RawPlace) -> MemoryLimits {
+    let defaults = MemoryLimits::default();
+    let jobs = raw.max_jobs.and_then(|jobs| usize::try_from(jobs).ok());
+    let size = raw.max_size.and_then(|size| usize::try_from(size.0).ok());
+    for (name, given) in [("max_jobs", jobs), ("max_size", size)] {
+        if given == Some(0) {
+            check.fault(&format!("{path}.{name}"), "must be more than zero; zero never means unlimited");
+        }
+    }
+    MemoryLimits {
+        max_jobs: jobs.unwrap_or(defaults.max_jobs),
+        max_bytes: size.unwrap_or(defaults.max_bytes),
+        max_delay: raw.max_delay.map_or(defaults.max_delay, |delay| delay.0),
+    }
+}
+
+impl RawPlace {
+    /// The names of the fields that are given, but for `type` and `name`.
+    fn given(&self) -> Vec<&'static str> {
+        let fields = [
+            ("max_jobs", self.max_jobs.is_some()),
+            ("max_size", self.max_size.is_some()),
+            ("max_delay", self.max_delay.is_some()),
+            ("url", self.url.is_some()),
+            ("url_file", self.url_file.is_some()),
+            ("schema", self.schema.is_some()),
+            ("connection", self.connection.is_some()),
+            ("bucket", self.bucket.is_some()),
+            ("prefix", self.prefix.is_some()),
+            ("folder", self.folder.is_some()),
+        ];
+        fields.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()
+    }
+}
+
+fn unique<'a>(check: &mut Check, path: &str, names: impl Iterator<Item = &'a str>) {
+    let mut seen = BTreeSet::new();
+    for (index, name) in names.enumerate() {
+        if !seen.insert(name) {
+            check.fault(&format!("{path}[{index}].name"), format!("{name:?} is taken; give it another name"));
+        }
+    }
+}

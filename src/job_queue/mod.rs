@@ -1,0 +1,197 @@
+//! The job queue of a worker: where jobs are kept, what they do, and their end.
+
+pub(crate) mod configuration;
+pub(crate) mod metrics;
+pub(crate) mod places;
+pub(crate) mod status;
+pub(crate) mod temporal;
+mod webhook;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use activities::RunEnded;
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use engine::config::connections::Surroundings;
+use engine::config::load;
+use futures::future::BoxFuture;
+use jobs::consumer::Consumer;
+use jobs::dead_letter::DeadLetters;
+use jobs::flow::Flow;
+use jobs::handler::Dispatcher;
+use jobs::job::Job;
+use jobs::observer::Observer;
+use jobs::provider::Durability;
+use jobs::queue::Queue;
+use jobs::spool::Spool;
+use sha2::{Digest as _, Sha256};
+use temporalio_client::Client;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use self::configuration::{JobsConfig, RawJobs};
+use self::metrics::JobsMetrics;
+use self::status::JobsStatus;
+use self::temporal::{RetryFailed, Starter};
+use self::webhook::{Webhook, WebhookHandler};
+use crate::Process;
+use crate::cli::ConnectionsArgs;
+use crate::configuration::{load_connections, read, reader_beside};
+use crate::exit::Failure;
+
+/// How many jobs, and how many bytes of them, may be in hand before no more are taken.
+const MAX_IN_HAND: u64 = 1_000;
+const MAX_BYTES_IN_HAND: u64 = 64 * 1024 * 1024;
+
+/// How often the places are asked what they hold, for metrics and the status port.
+const STATUS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Reads the file of jobs, or takes what works without anything else.
+pub(crate) fn load_jobs(
+    file: Option<&Path>,
+    connections: &ConnectionsArgs,
+    process: &Process,
+) -> Result<JobsConfig, Failure> {
+    let Some(path) = file else { return Ok(JobsConfig::embedded(configuration::DEFAULT_FOLDER)) };
+    let text = read(path)?;
+    let connections = load_connections(connections, path.parent(), &process.variables)?;
+    let read_file = reader_beside(path);
+    let surroundings = Surroundings { variables: &process.variables, read_file: &read_file };
+    let name = path.display().to_string();
+    Ok(load::file(&name, &text, surroundings, |raw: RawJobs| raw.validate(&connections, surroundings))?)
+}
+
+/// The queue of a worker, and whoever handles its jobs.
+#[derive(Debug)]
+pub(crate) struct JobQueue {
+    queue: Queue,
+    ends: RunEnds,
+    spool: Spool,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl JobQueue {
+    /// Starts to take and to handle jobs.
+    ///
+    /// # Errors
+    /// When there is no place where jobs survive, with every place's reason.
+    pub(crate) async fn start(
+        config: &JobsConfig,
+        temporal: Client,
+        metrics: Arc<JobsMetrics>,
+        grace: Duration,
+    ) -> anyhow::Result<Self> {
+        let places = places::open(config)?;
+        metrics.watch_memory(places.memory);
+        let observer: Arc<dyn Observer> = Arc::<JobsMetrics>::clone(&metrics);
+        let queue = Queue::start(places.providers, Arc::clone(&observer)).await.context("the job queue")?;
+        let spool = Spool::new(config.folder.join("spool"));
+        match spool.replay(&queue).await {
+            Ok(0) => {}
+            Ok(jobs) => tracing::info!(jobs, "jobs that nobody took at the last end are back in the queue"),
+            Err(error) => tracing::error!(%error, "jobs of an earlier process stay in their file"),
+        }
+        let stop = CancellationToken::new();
+        let consumer = Consumer {
+            work: Arc::new(dispatcher(config, temporal, places.dead, observer)?),
+            looks_ahead: false,
+            flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
+            concurrency: config.concurrency.get(),
+            stop: stop.clone(),
+            grace,
+        };
+        let tasks = vec![
+            tokio::spawn({
+                let queue = queue.clone();
+                async move { queue.consume(&consumer).await }
+            }),
+            tokio::spawn({
+                let (queue, stop) = (queue.clone(), stop.clone());
+                async move { queue.watch(stop).await }
+            }),
+            tokio::spawn(note_status(queue.clone(), metrics, stop.clone())),
+        ];
+        let ends = RunEnds {
+            queue: queue.clone(),
+            webhooks: config.webhooks.clone(),
+            retry_failed: config.retry_failed.clone(),
+        };
+        Ok(Self { queue, ends, spool, stop, tasks })
+    }
+
+    /// Where the ends of runs are told.
+    pub(crate) fn run_ends(&self) -> RunEnds {
+        self.ends.clone()
+    }
+
+    /// Stops in good order: no new jobs, those at work end, and what is in memory is kept.
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        for task in self.tasks {
+            if let Err(error) = task.await {
+                tracing::error!(%error, "a task of the job queue ended badly");
+            }
+        }
+        if let Err(error) = self.queue.close(&self.spool).await {
+            tracing::error!(%error, "jobs in memory are lost");
+        }
+    }
+}
+
+fn dispatcher(
+    config: &JobsConfig,
+    temporal: Client,
+    dead: Arc<dyn DeadLetters>,
+    observer: Arc<dyn Observer>,
+) -> anyhow::Result<Dispatcher> {
+    let webhooks = WebhookHandler::new(&config.webhooks)?;
+    let starter = Arc::new(Starter::new(temporal));
+    Ok(Dispatcher::new(dead)
+        .with_observer(observer)
+        .with_handler(webhook::JOB, Arc::new(webhooks))
+        .with_handler(temporal::START, Arc::<Starter>::clone(&starter))
+        .with_handler(temporal::RETRY, starter))
+}
+
+/// Notes what every place holds, again and again, until the order to stop.
+async fn note_status(queue: Queue, metrics: Arc<JobsMetrics>, stop: CancellationToken) {
+    loop {
+        metrics.note_status(JobsStatus::of(&queue).await);
+        if stop.run_until_cancelled(tokio::time::sleep(STATUS_INTERVAL)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Tells those of the ends of runs who want to hear of them.
+#[derive(Debug, Clone)]
+pub(crate) struct RunEnds {
+    queue: Queue,
+    webhooks: Vec<Webhook>,
+    retry_failed: Option<RetryFailed>,
+}
+
+impl activities::RunEnds for RunEnds {
+    fn note<'a>(&'a self, end: RunEnded<'a>) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let retry = self.retry_failed.iter().filter_map(|retry| retry.job(&end));
+            let jobs = self.webhooks.iter().filter_map(|webhook| webhook.job(&end)).chain(retry);
+            let jobs = jobs.collect::<Result<Vec<Job>, _>>();
+            let jobs = jobs.map_err(|error| error.to_string())?;
+            if jobs.is_empty() {
+                return Ok(());
+            }
+            self.queue.enqueue(&jobs, Durability::Persistent).await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+}
+
+/// A key of a length that a job may have.
+fn short_key(kind: &str, parts: &[&str]) -> String {
+    let digest = Sha256::digest(parts.join("\n"));
+    format!("{kind}:{}", BASE64_URL_SAFE_NO_PAD.encode(digest))
+}

@@ -1,0 +1,209 @@
+//! Runs that are started by jobs: those that were asked for while Temporal was away, and intervals that failed.
+
+use std::time::Duration;
+
+use activities::RunEnded;
+use engine::config::validate::Check;
+use futures::future::BoxFuture;
+use jobs::error::InvalidJob;
+use jobs::handler::{Failure, Handler};
+use jobs::job::{Job, KeyMode};
+use runs::RunStatus;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use temporalio_client::errors::{WorkflowInteractionError, WorkflowStartError};
+use temporalio_client::{
+    Client, UntypedWorkflow, WorkflowExecutionInfo, WorkflowFetchHistoryOptions, WorkflowIdReusePolicy,
+    WorkflowStartOptions,
+};
+use temporalio_common::data_converters::{PayloadConverter, RawValue};
+use temporalio_common::protos::temporal::api::history::v1::history_event::Attributes;
+use workflows::contract;
+
+use super::configuration::RawRetryFailed;
+use super::short_key;
+
+/// The name of jobs that start a run.
+pub(crate) const START: &str = "start-run";
+
+/// The name of jobs that start a run again that failed.
+pub(super) const RETRY: &str = "retry-run";
+
+/// What stands between a workflow's id and the number of the retry.
+const RETRY_MARK: &str = "-retry-";
+
+/// When nobody says it: an hour, three times.
+const DEFAULT_AFTER: Duration = Duration::from_hours(1);
+const DEFAULT_TIMES: u32 = 3;
+
+/// A run to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct StartRun {
+    /// The workflow's id. Where one has it already, it is this run: nothing more is started.
+    pub(crate) workflow_id: String,
+    /// The task queue.
+    pub(crate) task_queue: String,
+    /// The workflow's input, without secrets.
+    pub(crate) input: Value,
+}
+
+/// A run that failed, to be started again with the input that Temporal has of it.
+#[derive(Debug, Serialize, Deserialize)]
+struct RetryRun {
+    workflow_id: String,
+    execution_id: String,
+    interval_end: jiff::Timestamp,
+    number: u32,
+}
+
+/// How intervals that failed are tried again.
+#[derive(Debug, Clone)]
+pub(crate) struct RetryFailed {
+    after: Duration,
+    times: u32,
+    statuses: Vec<RunStatus>,
+}
+
+impl RetryFailed {
+    pub(super) fn validate(check: &mut Check, raw: &RawRetryFailed) -> Option<Self> {
+        let after = raw.after.map_or(DEFAULT_AFTER, |after| after.0);
+        let times = raw.times.unwrap_or(DEFAULT_TIMES);
+        if times == 0 {
+            check.fault("retry_failed.times", "must be at least 1; leave retry_failed out for none");
+        }
+        let failures = [RunStatus::Failed, RunStatus::FailedRetryable];
+        let statuses = raw.statuses.as_ref().map_or_else(
+            || Some(failures.to_vec()),
+            |words| {
+                let parsed = words.iter().map(|word| match word.parse::<RunStatus>() {
+                    Ok(status) if failures.contains(&status) => Ok(status),
+                    _ => Err(format!("{word:?} is no failure; write Failed or FailedRetryable")),
+                });
+                check.take("retry_failed.statuses", parsed.collect::<Result<Vec<_>, _>>())
+            },
+        );
+        Some(Self { after, times, statuses: statuses? })
+    }
+
+    /// The job that starts a run again, if it is one that failed and wasn't started again often enough.
+    pub(super) fn job(&self, end: &RunEnded<'_>) -> Option<Result<Job, InvalidJob>> {
+        let run = end.record;
+        let workflow_id = run.workflow_id.as_deref().filter(|_| self.statuses.contains(&run.status))?;
+        let (original, retried) = split(workflow_id);
+        if retried >= self.times {
+            tracing::error!(run = run.run_id, retried, "the interval failed again; nobody tries it any more");
+            return None;
+        }
+        let number = retried + 1;
+        let payload = json!({
+            "workflow_id": workflow_id,
+            "execution_id": end.execution_id,
+            "interval_end": run.interval_end,
+            "number": number,
+        });
+        let key = short_key(RETRY, &[original, &number.to_string(), end.execution_id]);
+        let job = Job::new(RETRY, payload).and_then(|job| job.with_key(key, KeyMode::Replace));
+        Some(job.map(|job| {
+            let due = job.run_at.checked_add(self.after).unwrap_or(jiff::Timestamp::MAX);
+            job.run_at(due)
+        }))
+    }
+}
+
+/// A workflow's id without the number of its retry, and that number.
+fn split(workflow_id: &str) -> (&str, u32) {
+    let retried = workflow_id.rsplit_once(RETRY_MARK).and_then(|(id, number)| Some((id, number.parse().ok()?)));
+    retried.unwrap_or((workflow_id, 0))
+}
+
+/// Starts runs.
+#[derive(Clone)]
+pub(super) struct Starter {
+    client: Client,
+}
+
+impl Starter {
+    pub(super) const fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Whoever starts it twice starts it once: its id is used for nothing else.
+    async fn start(&self, run: &StartRun) -> Result<(), Failure> {
+        let options = WorkflowStartOptions::new(&run.task_queue, &run.workflow_id)
+            .id_reuse_policy(WorkflowIdReusePolicy::RejectDuplicate)
+            .build();
+        let input = RawValue::from_value(&run.input, &PayloadConverter::default());
+        let started = self.client.start_workflow(UntypedWorkflow::new(contract::WORKFLOW), input, options).await;
+        match started {
+            Ok(_) => tracing::info!(workflow = run.workflow_id, "a job started this run"),
+            Err(WorkflowStartError::AlreadyStarted { .. }) => {
+                tracing::info!(workflow = run.workflow_id, "the run was started before");
+            }
+            Err(error) => return Err(Failure::new(format!("Temporal doesn't start {}: {error}", run.workflow_id))),
+        }
+        Ok(())
+    }
+
+    /// Starts it again for the same interval, which a schedule's input doesn't name.
+    async fn retry(&self, retry: &RetryRun) -> Result<(), Failure> {
+        let (task_queue, mut input) = self.input_of(retry).await?;
+        if let Value::Object(fields) = &mut input {
+            fields.insert("data_interval_end".to_owned(), json!(retry.interval_end));
+        }
+        let (original, _) = split(&retry.workflow_id);
+        let workflow_id = format!("{original}{RETRY_MARK}{}", retry.number);
+        self.start(&StartRun { workflow_id, task_queue, input }).await
+    }
+
+    /// The task queue and the input with which a run was started: keys in it never leave Temporal.
+    async fn input_of(&self, retry: &RetryRun) -> Result<(String, Value), Failure> {
+        let info = WorkflowExecutionInfo::builder()
+            .namespace(self.client.options().namespace.clone())
+            .workflow_id(retry.workflow_id.clone())
+            .run_id(retry.execution_id.clone())
+            .build();
+        let history = info.bind_untyped(self.client.clone()).fetch_history(WorkflowFetchHistoryOptions::default());
+        let events = history.into_events().await.map_err(|error| match error {
+            WorkflowInteractionError::NotFound(_) => {
+                Failure::fatal(format!("Temporal doesn't remember the run {} any more", retry.workflow_id))
+            }
+            error => Failure::new(format!("Temporal doesn't tell the input of {}: {error}", retry.workflow_id)),
+        })?;
+        let started = events.into_iter().next().and_then(|event| event.attributes);
+        let Some(Attributes::WorkflowExecutionStartedEventAttributes(started)) = started else {
+            return Err(Failure::fatal(format!("the history of {} has no start", retry.workflow_id)));
+        };
+        let payload = started.input.and_then(|input| input.payloads.into_iter().next()).unwrap_or_default();
+        // Serde's own message may quote the input, and with it a key.
+        let input = serde_json::from_slice(&payload.data)
+            .map_err(|_| Failure::fatal(format!("the input of {} is no JSON", retry.workflow_id)))?;
+        Ok((started.task_queue.map(|queue| queue.name).unwrap_or_default(), input))
+    }
+
+    async fn do_job(&self, job: &Job) -> Result<(), Failure> {
+        let wrong = |error: serde_json::Error| Failure::fatal(format!("this is no {}: {error}", job.name));
+        if job.name == RETRY {
+            self.retry(&RetryRun::deserialize(&job.payload).map_err(wrong)?).await
+        } else {
+            self.start(&StartRun::deserialize(&job.payload).map_err(wrong)?).await
+        }
+    }
+}
+
+impl Handler for Starter {
+    fn handle<'a>(&'a self, job: &'a Job) -> BoxFuture<'a, Result<(), Failure>> {
+        Box::pin(self.do_job(job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_counted_by_the_id() {
+        assert_eq!(split("orders-2026-01-01T00:00:00Z"), ("orders-2026-01-01T00:00:00Z", 0));
+        assert_eq!(split("orders-retry-2"), ("orders", 2));
+        assert_eq!(split("orders-retry-soon"), ("orders-retry-soon", 0));
+    }
+}
