@@ -10,9 +10,12 @@ use crate::Process;
 use crate::cli::{GlobalArgs, LogFormat};
 use crate::exit::{Exit, Failure};
 
+/// What is logged of libraries unless somebody asks for more: this one logs the payloads of jobs.
+const LIBRARIES: &str = "graphile_worker=error";
+
 /// Starts logging.
 pub(crate) fn init(arguments: &GlobalArgs, process: &Process) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(&arguments.log).map_err(|error| {
+    let filter = EnvFilter::try_new(format!("{LIBRARIES},{}", arguments.log)).map_err(|error| {
         let message = format!("--log {}: {error}; write a level such as info or debug", arguments.log);
         Failure::new(Exit::Usage, "Usage", message)
     })?;

@@ -1,7 +1,7 @@
 //! A worker's process with a corner of every service for itself, and what Temporal's own command line says of its runs.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ pub(crate) struct Bench {
     /// More of the worker's command line.
     pub(crate) arguments: Vec<String>,
     worker: Option<Child>,
+    /// The status port of the latest worker.
+    status: Option<SocketAddr>,
     /// Workers that were left to themselves.
     left: Vec<Child>,
     workers_started: u32,
@@ -63,6 +65,7 @@ impl Bench {
             server: None,
             arguments: Vec::new(),
             worker: None,
+            status: None,
             left: Vec::new(),
             workers_started: 0,
         }
@@ -79,6 +82,7 @@ impl Bench {
         self.bucket.store.give_to(&mut command);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         self.worker = Some(command.spawn().expect("a worker"));
+        self.status = Some(status);
         until("the worker is ready", || get(status, "/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")));
     }
 
@@ -90,6 +94,31 @@ impl Bench {
 
     pub(crate) fn runs_file(&self) -> PathBuf {
         self.folder.join("runs.db")
+    }
+
+    /// What the latest worker's status port answers.
+    pub(crate) fn status(&self, path: &str) -> String {
+        get(self.status.expect("a worker"), path).expect("an answer")
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        self.status("/metrics")
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// A file of the bench.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Whether Temporal knows a workflow.
+    pub(crate) fn is_known(&self, workflow_id: &str) -> bool {
+        let mut command = Command::new(temporal_program());
+        command.args(["workflow", "describe", "--workflow-id", workflow_id]);
+        command.output().expect("the temporal command line").status.success()
     }
 
     /// Gives workers a file of connections.
