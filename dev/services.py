@@ -1,13 +1,15 @@
 """Starts and stops the development services.
 
-`python dev/services.py up [--name demo]` starts Temporal, ClickHouse, an S3 store and a second S3
-store with MinIO's request handlers, all on loopback, and writes their variables to
+`python dev/services.py up [--name demo]` starts Temporal, ClickHouse, an S3 store, a second S3
+store with MinIO's request handlers and PostgreSQL, all on loopback, and writes their variables to
 `.dev/run/NAME/env`. A service whose address is set in the environment already (CLICKHOUSE_URL,
-AWS_ENDPOINT_URL_S3, TEMPORAL_ADDRESS) is not started; its variables are passed through.
+AWS_ENDPOINT_URL_S3, TEMPORAL_ADDRESS, BATCH_EXPORT_TEST_POSTGRES_URL) is not started; its variables
+are passed through.
 """
 
 import argparse
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -53,7 +55,7 @@ def down(instance: Instance, services: list[Service], delete: bool) -> int:
         return 0
     with instance.locked():
         for service in reversed(services):
-            if Daemon(service.name, instance.folder).stop():
+            if Daemon(service.name, instance.folder).stop(service.stop_signal):
                 _say(f"{service.name}: stopped")
                 for path in service.leftovers(instance):
                     path.unlink(missing_ok=True)
@@ -69,14 +71,14 @@ def status(instance: Instance, services: list[Service]) -> int:
     for service in services:
         daemon = Daemon(service.name, instance.folder)
         if _is_external(service):
-            state = f"yours, at {os.environ[service.address_variable]}"
+            state = f"yours, at {_without_password(os.environ[service.address_variable])}"
         elif daemon.pid() is None:
             state, all_ready = "stopped", False
         elif not service.is_ready(instance):
             state, all_ready = f"running but not ready, see {daemon.log}", False
         else:
             address = service.variables(instance)[service.address_variable]
-            state = f"ready at {address} (pid {daemon.pid()})"
+            state = f"ready at {_without_password(address)} (pid {daemon.pid()})"
         print(f"{service.name:<12} {state}")
     return 0 if all_ready else 1
 
@@ -129,6 +131,10 @@ def _is_external(service: Service) -> bool:
     """Whether the user brings this service. A sourced env file of ours doesn't count."""
     address = os.environ.get(service.address_variable)
     return bool(address) and not is_ours(service.address_variable, address)
+
+
+def _without_password(address: str) -> str:
+    return re.sub("//[^/]*@", "//", address)
 
 
 def _say(line: str) -> None:

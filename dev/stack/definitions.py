@@ -1,7 +1,8 @@
-"""The four services: how each is started, when it is ready, and which variables lead to it."""
+"""The services: how each is started, when it is ready, and which variables lead to it."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import urllib.error
@@ -10,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .instance import ROOT, Instance, write_private
+from . import postgres
+from .instance import LOOPBACK, ROOT, Instance, write_private
 from .process import Command
 
-LOOPBACK = "127.0.0.1"
 PROGRAMS = Path(sys.executable).parent
 REGION = "us-east-1"
 PREPARE_SECONDS = 60.0
@@ -34,6 +35,7 @@ class Service:
     passed_through: tuple[str, ...]
     # Files outside the instance's folder that the program leaves behind.
     leftovers: Callable[[Instance], list[Path]] = lambda _instance: []
+    stop_signal: signal.Signals = signal.SIGTERM
 
 
 def _answers(url: str, timeout: float = 2.0) -> bool:
@@ -284,5 +286,16 @@ SERVICES = (
             "BATCH_EXPORT_TEST_JUICEFS_ACCESS_KEY_ID",
             "BATCH_EXPORT_TEST_JUICEFS_SECRET_ACCESS_KEY",
         ),
+    ),
+    Service(
+        "postgres",
+        postgres.URL_VARIABLE,
+        ("postgres",),
+        postgres.command,
+        postgres.is_ready,
+        postgres.variables,
+        (),
+        # At SIGTERM it would wait until every client is gone.
+        stop_signal=signal.SIGINT,
     ),
 )

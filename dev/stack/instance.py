@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / ".dev" / "run"
 LOCK_SECONDS = 120.0
+LOOPBACK = "127.0.0.1"
 
 # Below the range from which the kernel takes ports for outgoing connections.
 FREE_PORTS = range(20000, 32000)
@@ -145,7 +146,7 @@ def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((LOOPBACK, port))
         except OSError:
             return False
     return True

@@ -8,9 +8,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+PREFIX_SECONDS = 5.0
 STOP_SECONDS = 10.0
 KILL_SECONDS = 5.0
 LOG_TAIL_LINES = 25
+# What Linux keeps of a program's name.
+NAME_LENGTH = 15
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,8 @@ class Command:
     argv: list[str]
     environment: dict[str, str]
     folder: Path
+    # A program that becomes that of `argv`, such as setpriv.
+    prefix: tuple[str, ...] = ()
 
 
 class Daemon:
@@ -36,8 +41,9 @@ class Daemon:
             record = json.loads(self._pid_file.read_text())
         except (OSError, ValueError):
             return None
-        identity = (record["started"], os.path.realpath(record["argv"][0]))
-        return record["pid"] if _identity(record["pid"]) == identity else None
+        path = record["argv"][0]
+        known = [(record["started"], each) for each in (os.path.realpath(path), Path(path).name[:NAME_LENGTH])]
+        return record["pid"] if _identity(record["pid"]) in known else None
 
     def start(self, command: Command) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -47,7 +53,7 @@ class Daemon:
             self.log.replace(self.log.with_suffix(".log.1"))
         with self.log.open("wb") as log:
             process = subprocess.Popen(
-                command.argv,
+                [*command.prefix, *command.argv],
                 cwd=command.folder,
                 env=_base_environment() | command.environment,
                 stdin=subprocess.DEVNULL,
@@ -59,16 +65,20 @@ class Daemon:
         started = identity[0] if identity else None
         record = {"pid": process.pid, "started": started, "argv": command.argv}
         self._pid_file.write_text(json.dumps(record))
+        # Before that it would not be known again.
+        deadline = time.monotonic() + PREFIX_SECONDS
+        while command.prefix and self.pid() is None and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
         # It shall live on when this program ends, so there is nobody to wait for it.
         process.returncode = 0
 
-    def stop(self) -> bool:
+    def stop(self, gently: signal.Signals = signal.SIGTERM) -> bool:
         """Ends the program. Returns whether it ran."""
         pid = self.pid()
         if pid is None:
             self._pid_file.unlink(missing_ok=True)
             return False
-        for number, seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
+        for number, seconds in ((gently, STOP_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
             os.kill(pid, number)
             if self._wait_gone(seconds):
                 self._pid_file.unlink(missing_ok=True)
@@ -94,16 +104,25 @@ class Daemon:
 def _identity(pid: int) -> tuple[str, str] | None:
     """What tells a process from a later one with the same pid: start time and program.
 
-    The command line is no help: some programs rewrite theirs.
+    The command line is no help: some programs rewrite theirs. In a container even root may not see
+    the path of another user's program, so there its name has to do.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
-        program = os.readlink(f"/proc/{pid}/exe")
+        # The second field is the name in brackets and may hold blanks.
+        beginning, _, end = stat.rpartition(")")
+        program = _program(pid) or beginning.partition("(")[2]
     except OSError:
         return None
-    # The second field is the name in brackets and may hold blanks.
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state in "ZX" else (fields[18], program.removesuffix(" (deleted)"))
+    state, *fields = end.split()
+    return None if state in "ZX" else (fields[18], program)
+
+
+def _program(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/exe").removesuffix(" (deleted)")
+    except PermissionError:
+        return None
 
 
 def _base_environment() -> dict[str, str]:

@@ -1,9 +1,12 @@
-"""The part of the services that needs no services: processes, ports, secrets, variables."""
+"""The services: processes, ports, secrets, variables; and PostgreSQL, which refuses to be root."""
 
+import contextlib
+import io
 import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -12,6 +15,7 @@ from unittest import mock
 
 import services
 from stack import instance as instances
+from stack import postgres, process
 from stack.definitions import SERVICES
 from stack.instance import Instance
 from stack.process import Command, Daemon
@@ -28,9 +32,9 @@ class InFolder(unittest.TestCase):
 
 
 class Daemons(InFolder):
-    def start(self, program: str) -> Daemon:
+    def start(self, program: str, prefix: tuple[str, ...] = ()) -> Daemon:
         daemon = Daemon("sleeper", self.folder)
-        command = Command([sys.executable, "-c", program], {"MARK": "seen"}, self.folder / "work")
+        command = Command([sys.executable, "-c", program], {"MARK": "seen"}, self.folder / "work", prefix)
         daemon.start(command)
         self.addCleanup(daemon.stop)
         return daemon
@@ -43,6 +47,16 @@ class Daemons(InFolder):
         self.assertTrue(daemon.stop())
         self.assertIsNone(daemon.pid())
         self.assertFalse(daemon.stop())
+
+    def test_a_prefix_becomes_the_program(self):
+        daemon = self.start("import time; time.sleep(60)", prefix=("env", "-u", "MARK"))
+        self.assertIsNotNone(daemon.pid())
+
+    def test_a_program_without_a_visible_path_is_known_by_name(self):
+        daemon = self.start("import time; time.sleep(60)")
+        with mock.patch.object(process, "_program", return_value=None):
+            self.assertIsNotNone(daemon.pid())
+            self.assertTrue(daemon.stop())
 
     def test_a_crash_is_seen(self):
         daemon = self.start("import os; print(os.environ['MARK'], flush=True); os.abort()")
@@ -117,6 +131,68 @@ class OwnServices(InFolder):
         one.write_env(own, brought)
         with mock.patch.dict(os.environ, own, clear=True):
             self.assertFalse(any(services._is_external(each) for each in SERVICES))
+
+    def test_no_password_is_shown(self):
+        given = {postgres.URL_VARIABLE: "postgres://joe:p@ss@elsewhere:5432/jobs"}
+        (service,) = [each for each in SERVICES if each.name == "postgres"]
+        with mock.patch.dict(os.environ, given), contextlib.redirect_stdout(io.StringIO()) as out:
+            self.assertEqual(services.status(Instance("one"), [service]), 0)
+        self.assertEqual(out.getvalue().split(), ["postgres", "yours,", "at", "postgres://elsewhere:5432/jobs"])
+
+
+class Postgres(InFolder):
+    """In a folder that nobody else may pass."""
+
+    def setUp(self):
+        super().setUp()
+        kept = {name: value for name, value in os.environ.items() if name != postgres.URL_VARIABLE}
+        patch = mock.patch.dict(os.environ, kept, clear=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.instance = Instance("one")
+        self.services = [each for each in SERVICES if each.name == "postgres"]
+        self.addCleanup(self.down, delete=True)
+        self.up()
+
+    def up(self):
+        with contextlib.redirect_stderr(io.StringIO()):
+            services.up(self.instance, self.services)
+        self.url = self.instance.read_env()[postgres.URL_VARIABLE]
+
+    def down(self, delete: bool):
+        with contextlib.redirect_stderr(io.StringIO()):
+            services.down(self.instance, self.services, delete)
+
+    def psql(self, url: str, sql: str) -> str:
+        argv = [postgres.program("psql"), "--no-psqlrc", "--tuples-only", "--no-align", "--no-password", url]
+        done = subprocess.run(argv, check=False, input=sql, capture_output=True, env={}, text=True, timeout=30)
+        return (done.stdout + done.stderr).strip()
+
+    def test_asks_for_the_password(self):
+        user, database = "SELECT current_user", "SELECT current_database()"
+        self.assertEqual(self.psql(self.url, f"{user}; {database};"), "batch_export\nbatch_export")
+        password = self.instance.secret("postgres")
+        self.assertIn("authentication failed", self.psql(self.url.replace(password, "wrong"), user))
+        self.assertIn("no password supplied", self.psql(self.url.replace(f":{password}", ""), user))
+
+    def test_keeps_data_until_it_is_deleted(self):
+        self.psql(self.url, "CREATE TABLE kept AS SELECT 42 AS answer;")
+        self.down(delete=False)
+        self.up()
+        self.assertEqual(self.psql(self.url, "SELECT answer FROM kept;"), "42")
+        self.down(delete=True)
+        self.assertFalse(self.instance.folder.exists())
+        self.assertIn("Connection refused", self.psql(self.url, "SELECT 1;"))
+
+    def test_ends_in_order_under_a_client(self):
+        argv = [postgres.program("psql"), "--no-psqlrc", "--quiet", "--tuples-only", "--no-align", self.url]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, text=True) as client:
+            client.stdin.write("SELECT 'connected';\n")
+            client.stdin.flush()
+            self.assertEqual(client.stdout.readline(), "connected\n")
+            self.down(delete=False)
+            client.stdin.close()
+        self.assertIn("database system is shut down", Daemon("postgres", self.instance.folder).log_tail())
 
 
 if __name__ == "__main__":
