@@ -267,6 +267,30 @@ mod tests {
         assert!(!text.contains("# EOF"));
     }
 
+    /// Every metric of the dashboard is one of ours, and every one of ours is on it.
+    #[test]
+    fn the_dashboard_shows_our_metrics() {
+        let sources = [include_str!("metrics.rs"), include_str!("job_queue/metrics.rs")];
+        let ours = sources
+            .iter()
+            .flat_map(|source| source.split("Description(").skip(1))
+            .filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next())
+            .filter(|name| *name != "batch_export_build_info")
+            .collect::<BTreeSet<_>>();
+        let dashboard: serde_json::Value =
+            serde_json::from_str(include_str!("../deploy/grafana/batch-export.json")).expect("JSON");
+        let panels = dashboard["panels"].as_array().expect("panels");
+        let targets = panels.iter().filter_map(|panel| panel["targets"].as_array()).flatten();
+        let expressions = targets.filter_map(|target| target["expr"].as_str()).collect::<Vec<_>>();
+        let words = expressions.iter().flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+        let shown = words
+            .filter(|word| ["batch_export_", "jobqueue_", "process_"].iter().any(|ours| word.starts_with(ours)))
+            .map(|word| ["_total", "_bucket"].iter().find_map(|end| word.strip_suffix(end)).unwrap_or(word))
+            .collect::<BTreeSet<_>>();
+        assert!(ours.len() > 25, "{ours:?}");
+        assert_eq!(shown, ours, "left: the dashboard's, right: ours");
+    }
+
     #[test]
     fn what_runs_hold_is_summed_until_they_end() {
         let metrics = Metrics::new();

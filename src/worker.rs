@@ -82,11 +82,18 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let engine = Engine::new()?;
     allocator::keep_within_limits(engine.clone())?;
-    let jobs =
-        JobQueue::start(&settings.jobs, client.clone(), Arc::clone(metrics.jobs()), settings.shutdown_grace).await?;
+    let resolver = Arc::new(ExportResolver::new(settings.connections.clone(), settings.cpus));
+    let jobs = JobQueue::start(
+        &settings.jobs,
+        client.clone(),
+        Arc::clone(&resolver),
+        Arc::clone(metrics.jobs()),
+        settings.shutdown_grace,
+    )
+    .await?;
     let activities = Activities::new(Parts {
         exporter: Arc::new(engine),
-        resolver: Arc::new(ExportResolver::new(settings.connections.clone(), settings.cpus)),
+        resolver,
         store: store.clone(),
         observer: metrics,
         ends: Arc::new(jobs.run_ends()),
@@ -105,6 +112,7 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
             health.enter(Phase::Stopping);
             tracing::info!(signal = name, grace = ?settings.shutdown_grace, "stopping: no new runs, and those at work end");
             stop_polling();
+            jobs.wind_up();
             shutdown.cancel();
             wind_up(&mut work, &mut signals, settings.shutdown_grace).await
         }

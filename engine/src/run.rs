@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 
 use crate::config::export::{ExportConfig, KeyLayout};
 use crate::encode::FileLayout;
@@ -19,6 +20,7 @@ use crate::sink::client::S3Client;
 use crate::sink::existing::{Existing, find_existing};
 use crate::sink::key::object_key;
 use crate::sink::metadata::Ownership;
+use crate::sink::orphans::{Orphans, abort_orphans};
 use crate::sink::s3_object::{Aborted, ObjectSpec, S3Object};
 use crate::source::control;
 use crate::source::stream::PlannedQuery;
@@ -281,6 +283,15 @@ async fn abort_leftovers(export: &ExportConfig, identity: &RunIdentity, context:
         }
     }
     Ok(())
+}
+
+/// Aborts what is still open of a run that is over: uploads to its key that were opened before `before`.
+///
+/// # Errors
+/// Those of [`orphans::abort_orphans`](crate::sink::orphans::abort_orphans), and of the connection.
+pub async fn clean_up(export: &ExportConfig, identity: &RunIdentity, before: Timestamp) -> Result<Orphans> {
+    let (client, spec) = destination(export, identity).await?;
+    abort_orphans(&client, &spec.bucket, &spec.key, before).await
 }
 
 /// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.

@@ -1,7 +1,9 @@
 //! The job queue of a worker: where jobs are kept, what they do, and their end.
 
+mod clean_up;
 pub(crate) mod configuration;
 pub(crate) mod metrics;
+mod past_run;
 pub(crate) mod places;
 pub(crate) mod status;
 pub(crate) mod temporal;
@@ -11,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use activities::RunEnded;
+use activities::{ExportResolver, RunEnded};
 use anyhow::Context as _;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -32,6 +34,7 @@ use temporalio_client::Client;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use self::clean_up::CleanUp;
 use self::configuration::{JobsConfig, RawJobs};
 use self::metrics::JobsMetrics;
 use self::status::JobsStatus;
@@ -82,6 +85,7 @@ impl JobQueue {
     pub(crate) async fn start(
         config: &JobsConfig,
         temporal: Client,
+        resolver: Arc<ExportResolver>,
         metrics: Arc<JobsMetrics>,
         grace: Duration,
     ) -> anyhow::Result<Self> {
@@ -97,7 +101,7 @@ impl JobQueue {
         }
         let stop = CancellationToken::new();
         let consumer = Consumer {
-            work: Arc::new(dispatcher(config, temporal, places.dead, observer)?),
+            work: Arc::new(dispatcher(config, temporal, resolver, places.dead, observer)?),
             looks_ahead: false,
             flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
             concurrency: config.concurrency.get(),
@@ -128,6 +132,11 @@ impl JobQueue {
         self.ends.clone()
     }
 
+    /// Begins no more jobs. Those that runs make at their ends are still taken.
+    pub(crate) fn wind_up(&self) {
+        self.stop.cancel();
+    }
+
     /// Stops in good order: no new jobs, those at work end, and what is in memory is kept.
     pub(crate) async fn stop(self) {
         self.stop.cancel();
@@ -145,14 +154,17 @@ impl JobQueue {
 fn dispatcher(
     config: &JobsConfig,
     temporal: Client,
+    resolver: Arc<ExportResolver>,
     dead: Arc<dyn DeadLetters>,
     observer: Arc<dyn Observer>,
 ) -> anyhow::Result<Dispatcher> {
     let webhooks = WebhookHandler::new(&config.webhooks)?;
+    let clean_up = CleanUp::new(temporal.clone(), resolver);
     let starter = Arc::new(Starter::new(temporal));
     Ok(Dispatcher::new(dead)
         .with_observer(observer)
         .with_handler(webhook::JOB, Arc::new(webhooks))
+        .with_handler(clean_up::JOB, Arc::new(clean_up))
         .with_handler(temporal::START, Arc::<Starter>::clone(&starter))
         .with_handler(temporal::RETRY, starter))
 }
@@ -179,7 +191,8 @@ impl activities::RunEnds for RunEnds {
     fn note<'a>(&'a self, end: RunEnded<'a>) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
             let retry = self.retry_failed.iter().filter_map(|retry| retry.job(&end));
-            let jobs = self.webhooks.iter().filter_map(|webhook| webhook.job(&end)).chain(retry);
+            let jobs =
+                self.webhooks.iter().filter_map(|webhook| webhook.job(&end)).chain(retry).chain(clean_up::job(&end));
             let jobs = jobs.collect::<Result<Vec<Job>, _>>();
             let jobs = jobs.map_err(|error| error.to_string())?;
             if jobs.is_empty() {

@@ -11,16 +11,13 @@ use jobs::job::{Job, KeyMode};
 use runs::RunStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use temporalio_client::errors::{WorkflowInteractionError, WorkflowStartError};
-use temporalio_client::{
-    Client, UntypedWorkflow, WorkflowExecutionInfo, WorkflowFetchHistoryOptions, WorkflowIdReusePolicy,
-    WorkflowStartOptions,
-};
+use temporalio_client::errors::WorkflowStartError;
+use temporalio_client::{Client, UntypedWorkflow, WorkflowIdReusePolicy, WorkflowStartOptions};
 use temporalio_common::data_converters::{PayloadConverter, RawValue};
-use temporalio_common::protos::temporal::api::history::v1::history_event::Attributes;
 use workflows::contract;
 
 use super::configuration::RawRetryFailed;
+use super::past_run::PastRun;
 use super::short_key;
 
 /// The name of jobs that start a run.
@@ -50,8 +47,8 @@ pub(crate) struct StartRun {
 /// A run that failed, to be started again with the input that Temporal has of it.
 #[derive(Debug, Serialize, Deserialize)]
 struct RetryRun {
-    workflow_id: String,
-    execution_id: String,
+    #[serde(flatten)]
+    failed: PastRun,
     interval_end: jiff::Timestamp,
     number: u32,
 }
@@ -95,12 +92,8 @@ impl RetryFailed {
             return None;
         }
         let number = retried + 1;
-        let payload = json!({
-            "workflow_id": workflow_id,
-            "execution_id": end.execution_id,
-            "interval_end": run.interval_end,
-            "number": number,
-        });
+        let failed = PastRun { workflow_id: workflow_id.to_owned(), execution_id: end.execution_id.to_owned() };
+        let payload = json!(RetryRun { failed, interval_end: run.interval_end, number });
         let key = short_key(RETRY, &[original, &number.to_string(), end.execution_id]);
         let job = Job::new(RETRY, payload).and_then(|job| job.with_key(key, KeyMode::Replace));
         Some(job.map(|job| {
@@ -146,38 +139,13 @@ impl Starter {
 
     /// Starts it again for the same interval, which a schedule's input doesn't name.
     async fn retry(&self, retry: &RetryRun) -> Result<(), Failure> {
-        let (task_queue, mut input) = self.input_of(retry).await?;
+        let (task_queue, mut input) = retry.failed.beginning(&self.client).await?;
         if let Value::Object(fields) = &mut input {
             fields.insert("data_interval_end".to_owned(), json!(retry.interval_end));
         }
-        let (original, _) = split(&retry.workflow_id);
+        let (original, _) = split(&retry.failed.workflow_id);
         let workflow_id = format!("{original}{RETRY_MARK}{}", retry.number);
         self.start(&StartRun { workflow_id, task_queue, input }).await
-    }
-
-    /// The task queue and the input with which a run was started: keys in it never leave Temporal.
-    async fn input_of(&self, retry: &RetryRun) -> Result<(String, Value), Failure> {
-        let info = WorkflowExecutionInfo::builder()
-            .namespace(self.client.options().namespace.clone())
-            .workflow_id(retry.workflow_id.clone())
-            .run_id(retry.execution_id.clone())
-            .build();
-        let history = info.bind_untyped(self.client.clone()).fetch_history(WorkflowFetchHistoryOptions::default());
-        let events = history.into_events().await.map_err(|error| match error {
-            WorkflowInteractionError::NotFound(_) => {
-                Failure::fatal(format!("Temporal doesn't remember the run {} any more", retry.workflow_id))
-            }
-            error => Failure::new(format!("Temporal doesn't tell the input of {}: {error}", retry.workflow_id)),
-        })?;
-        let started = events.into_iter().next().and_then(|event| event.attributes);
-        let Some(Attributes::WorkflowExecutionStartedEventAttributes(started)) = started else {
-            return Err(Failure::fatal(format!("the history of {} has no start", retry.workflow_id)));
-        };
-        let payload = started.input.and_then(|input| input.payloads.into_iter().next()).unwrap_or_default();
-        // Serde's own message may quote the input, and with it a key.
-        let input = serde_json::from_slice(&payload.data)
-            .map_err(|_| Failure::fatal(format!("the input of {} is no JSON", retry.workflow_id)))?;
-        Ok((started.task_queue.map(|queue| queue.name).unwrap_or_default(), input))
     }
 
     async fn do_job(&self, job: &Job) -> Result<(), Failure> {

@@ -8,6 +8,8 @@ use engine::config::connections::{Connections, Surroundings};
 use engine::config::load;
 use engine::config::output::Output;
 
+use crate::cli::Folder;
+
 const README: &str = include_str!("../../README.md");
 
 /// The code blocks of a language, in order.
@@ -110,4 +112,61 @@ pub(crate) fn assert_page(path: &str, page: &str) {
         std::fs::write(root(path), page).expect("can be written");
     }
     assert_eq!(std::fs::read_to_string(root(path)).unwrap_or_default(), page, "{path} is not what the code says");
+}
+
+const JOBS: &str = include_str!("../../docs/jobs.md");
+
+fn block<'a>(page: &'a str, language: &str) -> &'a str {
+    let opening = format!("```{language}\n");
+    page.split_once(&opening).and_then(|(_, rest)| rest.split_once("```")).expect("a block").0
+}
+
+/// The file is read to its end: what fails then is the address that leads nowhere.
+#[test]
+fn the_configuration_of_jobs_is_valid() {
+    let folder = Folder::new("docs-jobs");
+    let yaml = block(JOBS, "yaml").replace("/var/lib/batch-export/", "");
+    let connections = "version: 1\ns3: {lake: {region: x}}\n";
+    folder.file("jobs.yaml", &yaml).file("connections.yaml", connections);
+    let variables = [
+        ("JOBS_DATABASE_URL", "postgres://u:p@127.0.0.1:1/d"),
+        ("OPS_WEBHOOK_URL", "https://ops.example.com/hook"),
+        ("OPS_WEBHOOK_SECRET", "a secret"),
+    ];
+    let run = folder.run_with(&["jobs", "list", "--provider", "files", "--jobs", "jobs.yaml"], &variables);
+    assert_eq!((run.code, run.stdout.trim()), (Some(0), "no jobs wait"), "{run:?}");
+}
+
+#[test]
+fn the_commands_for_jobs_work() {
+    let folder = Folder::new("docs-commands");
+    let mut id = String::new();
+    let mut done = 0;
+    for line in block(JOBS, "console").lines() {
+        let line = line.strip_prefix("$ batch-export ").expect("a command").replace("JOB", &id);
+        let words = shell_words(&line);
+        let run = folder.run_with(&words.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
+        assert_eq!(run.code, Some(0), "{line}: {run:?}");
+        // A job that is tried again has another id.
+        let ids = run.stdout.split_whitespace().filter(|word| word.len() == 36).map(str::to_owned);
+        if words[1] == "enqueue" || words[1] == "retry" {
+            id = ids.last().expect("an id");
+        }
+        done += 1;
+    }
+    assert!(done >= 7, "{done} commands");
+}
+
+/// Words of a line, as a shell sees single and double quotes.
+fn shell_words(line: &str) -> Vec<String> {
+    let (mut words, mut quote) = (vec![String::new()], None);
+    for character in line.chars() {
+        match (character, quote) {
+            (' ', None) => words.push(String::new()),
+            (_, Some(end)) if character == end => quote = None,
+            ('\'' | '"', None) => quote = Some(character),
+            _ => words.last_mut().expect("a word").push(character),
+        }
+    }
+    words
 }

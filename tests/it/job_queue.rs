@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use crate::bench::{Bench, until};
+use crate::bench::{Bench, MANY_ROWS, until};
 use crate::cli::{Folder, Run};
 use crate::services::required;
 
@@ -231,6 +231,33 @@ async fn jobs_are_shown_tried_again_moved_and_removed() {
     assert_eq!(parsed(&bench.jobs(&["show", &revived]))["dead"]["job"]["name"], "nobody");
     let status = bench.status("/jobs");
     assert!(status.contains("\"mode\":\"normal\"") && status.contains("\"name\":\"postgres\""), "{status}");
+}
+
+#[tokio::test]
+async fn an_upload_that_nobody_knows_is_aborted_after_the_run() {
+    let mut bench = Bench::without_worker(Vec::new()).await;
+    bench.write_jobs("");
+    bench.start_worker();
+    bench.start(&bench.input(10, json!({})));
+    assert_eq!(bench.end().0, "COMPLETED");
+    assert!(parsed(&bench.jobs(&["list"]))["jobs"].as_array().is_some_and(Vec::is_empty), "nothing can be left");
+    let key = bench.bucket.keys().await.remove(0);
+    bench.bucket.open_upload(&key).await;
+    bench.bucket.open_upload(&format!("{key}.other")).await;
+
+    let again = format!("{}-again", bench.name);
+    bench.start_as(&again, &bench.input(100 * MANY_ROWS, json!({})));
+    until("the run is in the record", || bench.runs().iter().any(|run| run["status"] == "Running").then_some(()));
+    bench.temporal(&["workflow", "cancel", "--workflow-id", &again]);
+    assert_eq!(bench.end_of(&again).0, "CANCELED");
+    let waiting = until("a job is to clean up", || parsed(&bench.jobs(&["list"]))["jobs"].get(0).cloned());
+    assert_eq!((&waiting["name"], &waiting["payload"]["workflow_id"]), (&json!("clean-up-uploads"), &json!(again)));
+    parsed(&bench.jobs(&["retry", waiting["id"].as_str().expect("an id")]));
+    until("the job is done", || {
+        parsed(&bench.jobs(&["list"]))["jobs"].as_array().is_some_and(Vec::is_empty).then_some(())
+    });
+    assert_eq!(bench.bucket.uploads().await, [format!("{key}.other")], "what is another's stays");
+    assert!(parsed(&bench.jobs(&["dead"]))["dead"].as_array().is_some_and(Vec::is_empty));
 }
 
 #[test]

@@ -131,6 +131,11 @@ impl Bucket {
         self.admin.delete_object().bucket(&self.name).key(key).send().await.expect("can be deleted");
     }
 
+    /// Opens an upload that nobody goes on with.
+    pub(crate) async fn open_upload(&self, key: &str) {
+        self.admin.create_multipart_upload().bucket(&self.name).key(key).send().await.expect("can be opened");
+    }
+
     /// The keys of uploads that are neither complete nor aborted.
     pub(crate) async fn uploads(&self) -> Vec<String> {
         let listed = self.admin.list_multipart_uploads().bucket(&self.name).send().await.expect("can be listed");

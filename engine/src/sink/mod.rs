@@ -14,6 +14,7 @@ pub mod key;
 pub(crate) mod ledger;
 pub mod metadata;
 pub mod object;
+pub mod orphans;
 pub(crate) mod part_cutter;
 pub mod probe;
 pub mod retry;

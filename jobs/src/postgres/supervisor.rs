@@ -1,5 +1,6 @@
 //! Runs of the library's worker, one after the other: whatever ends one, or makes it stand still, begins the next.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use graphile_worker::worker_utils::types::CleanupTask;
@@ -48,7 +49,7 @@ pub(super) async fn run(provider: Postgres, consumer: Consumer) {
 async fn run_once(provider: &Postgres, consumer: &Consumer) -> Result<(), ProviderError> {
     // The library's tasks outlive the future that runs them. Without connections they can't do harm.
     let connections = pool(provider.address());
-    let hands = Hands::new(provider, &connections, consumer.work.clone(), &consumer.flow, consumer.looks_ahead);
+    let hands = Hands::new(provider, &connections, Arc::clone(&consumer.work), &consumer.flow, consumer.looks_ahead);
     let _end = End(hands.clone());
     provider.migrate().await?;
     let worker = options(provider, consumer, &hands).init().await;

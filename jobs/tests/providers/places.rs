@@ -160,8 +160,8 @@ impl Place for Database {
 }
 
 /// The variable with the address of a database that tests may fill.
-const POSTGRES_URL: &str = "BATCH_EXPORT_TEST_POSTGRES_URL";
+pub(crate) const POSTGRES_URL: &str = "BATCH_EXPORT_TEST_POSTGRES_URL";
 
-fn required(name: &str) -> String {
+pub(crate) fn required(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; run `make services`, then `. .dev/run/test/env`"))
 }
