@@ -1,0 +1,124 @@
+//! Plugins that take too much: each is stopped in time, and works again afterwards.
+
+use std::time::{Duration, Instant};
+
+use plugins::error::PluginError;
+use serde_json::{Value, json};
+
+use crate::rig::{Kept, Manner, short_limits, start_with};
+
+/// What is expected of a plugin that was told to do something.
+#[derive(Debug, PartialEq, Eq)]
+enum Kind {
+    Time,
+    Memory,
+    Stack,
+    Never,
+    Thrown,
+    Fine,
+}
+
+fn kind(result: &Result<Option<Value>, PluginError>) -> Kind {
+    match result {
+        Ok(_) => Kind::Fine,
+        Err(PluginError::TimeLimit { .. }) => Kind::Time,
+        Err(PluginError::MemoryLimit { .. }) => Kind::Memory,
+        Err(PluginError::StackOverflow { .. }) => Kind::Stack,
+        Err(PluginError::NeverResolves { .. }) => Kind::Never,
+        Err(_) => Kind::Thrown,
+    }
+}
+
+/// Runs `body` in `processEvent` with short limits, then sees whether the plugin still works.
+async fn check(name: &str, body: &str, expected: &[Kind]) {
+    let source = format!(
+        "export function setupPlugin({{ global }}) {{ global.starts = 1 }}
+        export async function processEvent(event, meta) {{ if (event.bad) {{ {body} }} return {{ ok: meta.global.starts }} }}"
+    );
+    let plugin = start_with(name, &source, short_limits(), Kept::new(Manner::Hangs)).await;
+    for round in 0..3 {
+        let start = Instant::now();
+        let bad = plugin.process_event(json!({ "bad": true })).await;
+        assert!(start.elapsed() < Duration::from_secs(1), "{name}: {:?} for {bad:?}", start.elapsed());
+        assert!(expected.contains(&kind(&bad)), "{name}, round {round}: {bad:?}");
+        let good = plugin.process_event(json!({})).await;
+        assert_eq!(good, Ok(Some(json!({ "ok": 1 }))), "{name}, round {round}");
+    }
+    plugin.close().await.expect("closes");
+}
+
+macro_rules! bombs {
+    ($($name:ident: $body:expr => $($kind:ident)|+;)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                check(stringify!($name), $body, &[$(Kind::$kind),+]).await;
+            }
+        )*
+    };
+}
+
+bombs! {
+    endless_loop: "while (true) {}" => Time;
+    endless_loop_in_try: "while (true) { try { while (true) {} } catch {} finally { continue } }" => Time;
+    endless_recursion_in_try: "function f() { try { f() } catch { f() } } f()" => Time;
+    regex_backtracking: "/^(a+)+$/.test('a'.repeat(40) + 'b')" => Time;
+    sort_comparator: "[1, 2].sort(() => { while (true) {} })" => Time;
+    json_replacer: "JSON.stringify([1], () => { while (true) {} })" => Time;
+    getter_of_result: "return { get a() { while (true) {} } }" => Time;
+    to_json_of_result: "return { toJSON() { while (true) {} } }" => Time;
+    thenable: "return { then() { while (true) {} } }" => Time;
+    message_of_error: "throw { get message() { while (true) {} }, __proto__: Error.prototype }" => Time;
+    getter_of_error: "const error = new Error('x'); Object.defineProperty(error, 'message', { get() { while (true) {} } }); throw error" => Time;
+    generator: "function* f() { while (true) yield 1 } for (const _ of f()) {}" => Time;
+    microtasks: "while (true) await null" => Time;
+    microtasks_in_try: "while (true) { try { while (true) await null } catch {} }" => Time;
+    microtasks_unawaited: "(async () => { while (true) await null })()" => Time;
+    microtasks_multiply: "const f = async () => { await null; f(); f() }; f()" => Time | Memory;
+    promise_of_endless_job: "await Promise.resolve().then(() => { while (true) {} })" => Time;
+    never_resolved: "await new Promise(() => {})" => Never;
+    never_settled_thenable: "return { then() {} }" => Never;
+    hanging_queue: "await meta.retry('a', 1)" => Thrown;
+    array_bomb: "const a = []; while (true) a.push({})" => Memory;
+    array_bomb_in_try: "const a = []; try { while (true) a.push([1]) } catch (error) { throw error }" => Memory;
+    array_bomb_async: "const a = []; while (true) { await null; a.push(new Array(1000).fill(1)) }" => Memory;
+    array_bomb_in_job: "await Promise.all([1, 2, 3].map(async () => { const a = []; while (true) { await null; a.push(new Array(100).fill(1)) } }))" => Memory;
+    list_bomb: "let a = null; while (true) a = { a }" => Memory;
+    closure_bomb: "let a = () => 1; while (true) { const b = a; a = () => b }" => Memory;
+    map_bomb: "const a = new Map(); for (let i = 0; ; i++) a.set('key ' + i, i)" => Memory;
+    promise_bomb: "const a = []; while (true) a.push(new Promise(() => {}))" => Memory;
+    rejection_bomb: "while (true) Promise.reject(new Error('x'))" => Memory | Time;
+    string_bomb: "let a = 'x'; while (true) a += a" => Memory | Thrown;
+    string_repeat: "return { a: 'x'.repeat(1e8) }" => Memory;
+    typed_array: "return { a: new ArrayBuffer(1e9) }" => Memory;
+    buffers: "const a = []; while (true) a.push(new ArrayBuffer(1000))" => Memory;
+    big_int: "let a = 2n; while (true) a *= a" => Time | Memory | Thrown;
+    recursion: "function f() { return f() + 1 } f()" => Stack;
+    recursion_async: "async function f() { return await f() } await f()" => Stack;
+    recursion_promise: "function f() { return new Promise((resolve) => resolve(f())) } await f()" => Stack;
+    recursion_thenable: "const a = { get then() { return a.then } }; return a" => Stack;
+    recursion_async_thenable: "async function f() { return { get then() { f() } } } await f()" => Stack | Fine | Never | Thrown;
+    recursion_getter: "const a = { get b() { return a.b } }; return a" => Stack;
+    recursion_json: "const a = {}; a.a = a; JSON.stringify(a)" => Thrown;
+    recursion_regex: "new RegExp('('.repeat(100000))" => Stack | Thrown;
+    recursion_parser: "eval('['.repeat(1000000))" => Stack | Thrown | Memory;
+    recursion_array_to_string: "let a = []; for (let i = 0; i < 1e5; i++) a = [a]; String(a)" => Stack | Memory;
+    atomics_wait: "Atomics.wait(new Int32Array(new SharedArrayBuffer(8)), 0, 0)" => Thrown;
+    cyclic_result: "const a = {}; a.a = a; return a" => Thrown;
+    widening_result: "let a = []; for (let i = 0; i < 60; i++) a = [a, a]; return { a }" => Thrown;
+    sparse_result: "return { a: new Array(4e9) }" => Thrown;
+}
+
+#[tokio::test]
+async fn a_top_level_that_never_ends_does_not_start() {
+    for source in [
+        "while (true) {}",
+        "await (async () => { while (true) await null })()",
+        "export function setupPlugin() { while (true) {} }",
+    ] {
+        let error = crate::rig::start_error("endless", source).await;
+        assert!(matches!(error, PluginError::TimeLimit { .. }), "{error}");
+    }
+    let error = crate::rig::start_error("endless", "await new Promise(() => {})").await;
+    assert!(matches!(error, PluginError::NeverResolves { .. }), "{error}");
+}
