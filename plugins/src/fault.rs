@@ -31,7 +31,7 @@ pub(crate) fn blame(ctx: &Ctx<'_>, host: &Host, function: &str, error: Error) ->
         };
     };
     let Some(exception) = thrown.as_exception().map(|exception| exception.as_object()) else {
-        // Without memory for an error the engine throws null.
+        // Without memory for an error the engine throws null. A plugin that throws it looks the same.
         if thrown.is_null() {
             return PluginError::MemoryLimit { plugin, function, limit: limits.memory_bytes };
         }

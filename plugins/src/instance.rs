@@ -6,7 +6,6 @@ use rquickjs::function::{IntoArgs, This};
 use rquickjs::{Ctx, Function, IntoJs as _, Module, Object, Promise, Value};
 use serde_json::Value as Json;
 
-use crate::clock::Clock;
 use crate::error::PluginError;
 use crate::exports::{ExportFault, Exports, kind, with_declared};
 use crate::fault::{blame, blame_source, blame_value};
@@ -34,9 +33,8 @@ pub(crate) struct Instance<'js> {
 impl<'js> Instance<'js> {
     /// Reads the file and sets the plugin up.
     pub(crate) fn start(ctx: &Ctx<'js>, session: &Rc<Session>, inbox: &mut Inbox) -> Result<Self, PluginError> {
-        let host = &session.host;
-        host.clock.start(host.definition.limits.time);
         let ground = Ground { ctx, session, function: FILE };
+        ground.begin();
         let instance = ground.read(inbox);
         let instance = ground.end(instance)?;
         if let Some(setup) = &instance.exports.setup {
@@ -111,7 +109,7 @@ impl<'js> Instance<'js> {
     /// Goes on with what waited for a job that nobody else waited for; `true` when that spent the runtime.
     pub(crate) fn hear(&self, settled: Settled) -> bool {
         let ground = self.ground(BETWEEN);
-        self.clock().start(self.host().definition.limits.time);
+        ground.begin();
         let outcome = ground.settle(settled).and_then(|()| ground.pump());
         let outcome = ground.end(outcome);
         outcome.is_err_and(|error| {
@@ -130,7 +128,7 @@ impl<'js> Instance<'js> {
         read: impl FnOnce(Value<'js>) -> Result<T, PluginError>,
     ) -> Result<T, PluginError> {
         let ground = self.ground(name);
-        self.clock().start(self.host().definition.limits.time);
+        ground.begin();
         let returned = function.call::<_, Value<'js>>(arguments).map_err(|error| ground.blame(error));
         let outcome = returned.and_then(|value| ground.wait(value, inbox)).and_then(read);
         ground.end(outcome)
@@ -155,10 +153,6 @@ impl<'js> Instance<'js> {
 
     fn host(&self) -> &Host {
         &self.session.host
-    }
-
-    fn clock(&self) -> &Clock {
-        &self.host().clock
     }
 }
 
@@ -270,6 +264,13 @@ impl<'js> Ground<'_, 'js> {
 
     fn settle(&self, settled: Settled) -> Result<(), PluginError> {
         self.session.settle(self.ctx, settled).map_err(|error| self.blame(error))
+    }
+
+    /// A call begins, with all its time and lines.
+    fn begin(&self) {
+        let host = &self.session.host;
+        host.num_lines.set(0);
+        host.clock.start(host.definition.limits.time);
     }
 
     /// A call ends: what nobody waited for is written, and an interruption that nobody saw is seen.

@@ -2,6 +2,12 @@
 // trust their arguments, so they are checked here, with sentences that say what was wrong.
 (native, functions, canRetry, config) => {
   "use strict";
+  // Without this, JSON.stringify fails on rows with large integers.
+  Object.defineProperty(BigInt.prototype, "toJSON", {
+    value() { return JSON.rawJSON(String(this)); },
+    configurable: true,
+    writable: true,
+  });
   const known = Object.keys(functions).join(", ") || "none";
 
   // An object in which every job's name is a function. Others are, too, and say which names there are.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::clock::Clock;
 use crate::definition::Definition;
@@ -185,7 +185,7 @@ impl Plugin {
     /// # Errors
     /// What `teardownPlugin` threw; the plugin is closed all the same.
     pub async fn close(&self) -> Result<(), PluginError> {
-        let _place = self.0.places.acquire().await.map_err(|_closed| self.closed())?;
+        let _place = self.place().await?;
         let (reply, answer) = oneshot::channel();
         self.0.inbox.0.send(Message::Close(Some(reply))).map_err(|_gone| self.closed())?;
         wait(&self.0.name, &self.0.clock, answer).await?
@@ -196,11 +196,16 @@ impl Plugin {
     }
 
     async fn request<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T, PluginError> {
-        let places = Arc::clone(&self.0.places).acquire_owned();
-        let place = within(&self.0.name, &self.0.clock, places).await?.map_err(|_closed| self.closed())?;
+        let place = self.place().await?;
         let (reply, answer) = oneshot::channel();
         self.0.inbox.0.send(Message::Request(request(reply), place)).map_err(|_gone| self.closed())?;
         wait(&self.0.name, &self.0.clock, answer).await
+    }
+
+    /// Waits for a place among those whose requests wait.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, PluginError> {
+        let place = Arc::clone(&self.0.places).acquire_owned();
+        within(&self.0.name, &self.0.clock, place).await?.map_err(|_closed| self.closed())
     }
 
     fn closed(&self) -> PluginError {

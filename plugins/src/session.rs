@@ -17,6 +17,9 @@ use crate::outbox::{Enqueuer, Settled};
 /// How many failures that nobody waited for are remembered until the end of a call.
 const MAX_UNHEARD: usize = 100;
 
+/// The longest line about one of them. Unit: characters.
+const MAX_REASON_CHARS: usize = 1_000;
+
 /// What outlives a runtime.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -131,11 +134,10 @@ impl Session {
         let unheard = self.unheard.take();
         for (_promise, reason) in unheard {
             if let Ok(reason) = reason.restore(ctx) {
-                self.say(Level::Warn, || {
-                    console::one_line(
-                        &format!("nobody waited for a promise that failed: {}", console::text(&reason)),
-                        1_000,
-                    )
+                let line = format!("nobody waited for a promise that failed: {}", console::text(&reason));
+                // Apart from the lines that the plugin may write: it must not be able to hide these.
+                console::write(&self.host.definition.name, Level::Warn, 0, || {
+                    console::one_line(&line, MAX_REASON_CHARS)
                 });
             }
         }

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use plugins::definition::Limits;
 use plugins::error::PluginError;
 use serde_json::{Value, json};
 
@@ -35,11 +36,14 @@ async fn check(name: &str, body: &str, expected: &[Kind]) {
         "export function setupPlugin({{ global }}) {{ global.starts = 1 }}
         export async function processEvent(event, meta) {{ if (event.bad) {{ {body} }} return {{ ok: meta.global.starts }} }}"
     );
-    let plugin = start_with(name, &source, short_limits(), Kept::new(Manner::Hangs)).await;
+    // What is to run out of memory first must have the time, on a busy machine too.
+    let time = Duration::from_millis(if expected.contains(&Kind::Time) { 200 } else { 1_000 });
+    let limits = Limits { time, memory_bytes: 4 * 1024 * 1024, ..short_limits() };
+    let plugin = start_with(name, &source, limits, Kept::new(Manner::Hangs)).await;
     for round in 0..3 {
         let start = Instant::now();
         let bad = plugin.process_event(json!({ "bad": true })).await;
-        assert!(start.elapsed() < Duration::from_secs(1), "{name}: {:?} for {bad:?}", start.elapsed());
+        assert!(start.elapsed() < time + Duration::from_millis(500), "{name}: {:?} for {bad:?}", start.elapsed());
         assert!(expected.contains(&kind(&bad)), "{name}, round {round}: {bad:?}");
         let good = plugin.process_event(json!({})).await;
         assert_eq!(good, Ok(Some(json!({ "ok": 1 }))), "{name}, round {round}");
@@ -78,7 +82,6 @@ bombs! {
     promise_of_endless_job: "await Promise.resolve().then(() => { while (true) {} })" => Time;
     never_resolved: "await new Promise(() => {})" => Never;
     never_settled_thenable: "return { then() {} }" => Never;
-    hanging_queue: "await meta.retry('a', 1)" => Thrown;
     array_bomb: "const a = []; while (true) a.push({})" => Memory;
     array_bomb_in_try: "const a = []; try { while (true) a.push([1]) } catch (error) { throw error }" => Memory;
     array_bomb_async: "const a = []; while (true) { await null; a.push(new Array(1000).fill(1)) }" => Memory;

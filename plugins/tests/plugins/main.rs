@@ -7,6 +7,7 @@ mod examples;
 mod limits;
 mod log;
 mod meta;
+mod page;
 mod queue;
 mod rig;
 mod transform;

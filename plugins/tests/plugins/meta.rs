@@ -269,6 +269,17 @@ async fn the_console_writes_lines_of_a_bounded_length_and_number() {
 }
 
 #[tokio::test]
+async fn every_call_has_its_lines_and_what_failed_unheard_is_never_hidden() {
+    let source = "export function processEvent(e) { for (let i = 0; i < 200; i++) console.log(i); Promise.reject(`failed ${e.n}`); return e }";
+    let plugin = start("lines", source).await;
+    for n in 0..2 {
+        plugin.process_event(json!({ "n": n })).await.expect("fine");
+        assert_eq!(log::lines("lines").len(), 101 * (n + 1));
+        assert!(log::has("lines", "WARN", &format!("failed {n}")));
+    }
+}
+
+#[tokio::test]
 async fn the_end_is_told_when_nobody_is_left() {
     let source = "export const teardownPlugin = (meta) => { console.log('the end', meta.global.n) }; export const setupPlugin = ({ global }) => { global.n = 5 }";
     for (name, closes) in [("end-closed", true), ("end-dropped", false)] {

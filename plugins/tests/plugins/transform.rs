@@ -123,7 +123,7 @@ async fn scripts_without_exports_are_plugins_too() {
 async fn integers_beyond_doubles_stay_exact() {
     let source = "export function processEvent(e) {
         const kinds = Object.fromEntries(Object.entries(e).map(([key, value]) => [key, typeof value]))
-        return { same: e, kinds, more: e.large + 1n, sum: e.safe + 1 }
+        return { same: e, kinds, more: e.large + 1n, sum: e.safe + 1, text: JSON.stringify([e.large, e.most]) }
     }";
     let plugin = start("integers", source).await;
     let event = json!({ "large": 9_007_199_254_740_993_i64, "safe": 9_007_199_254_740_991_i64, "least": i64::MIN, "most": u64::MAX, "real": 1e300 });
@@ -131,6 +131,7 @@ async fn integers_beyond_doubles_stay_exact() {
     assert_eq!(result["same"].to_string(), event.to_string());
     let kinds = json!({ "large": "bigint", "safe": "number", "least": "bigint", "most": "bigint", "real": "number" });
     assert_eq!(result["kinds"], kinds);
+    assert_eq!(result["text"], "[9007199254740993,18446744073709551615]");
     assert_eq!(result["more"], json!(9_007_199_254_740_994_i64));
     // Beyond the safe range a number is no exact integer any more, and isn't taken for one.
     assert_eq!(result["sum"], json!(9_007_199_254_740_992.0));
