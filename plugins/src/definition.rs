@@ -9,6 +9,11 @@ use crate::error::PluginError;
 /// The longest name. Unit: bytes.
 const MAX_NAME_BYTES: usize = 64;
 
+/// The least memory and stack. The engine takes 0 for no limit, and it ends the process when there is too little memory for
+/// its own start, which takes about a tenth of this. Unit: bytes.
+const MIN_MEMORY_BYTES: usize = 1024 * 1024;
+const MIN_STACK_BYTES: usize = 64 * 1024;
+
 /// A plugin before it runs.
 #[derive(Debug, Clone)]
 pub struct Definition {
@@ -27,9 +32,9 @@ pub struct Definition {
 /// What a plugin may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// All that its runtime holds. Unit: bytes.
+    /// All that its runtime holds. At least 1 MiB. Unit: bytes.
     pub memory_bytes: usize,
-    /// How deep its calls may go. Unit: bytes.
+    /// How deep its calls may go. At least 64 KiB. Unit: bytes.
     pub stack_bytes: usize,
     /// How long one call may take: one event, one job, one `setupPlugin`.
     pub time: Duration,
@@ -69,6 +74,14 @@ impl Definition {
         let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '-' | '_');
         if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES || !self.name.chars().all(is_plain) {
             return Err(PluginError::Name { name: self.name.chars().take(MAX_NAME_BYTES).collect() });
+        }
+        let Limits { memory_bytes, stack_bytes, .. } = self.limits;
+        for (limit, num_bytes, least) in
+            [("memory_bytes", memory_bytes, MIN_MEMORY_BYTES), ("stack_bytes", stack_bytes, MIN_STACK_BYTES)]
+        {
+            if num_bytes < least {
+                return Err(PluginError::Limit { plugin: self.name.clone(), limit, num_bytes, least });
+            }
         }
         Ok(())
     }

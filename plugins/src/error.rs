@@ -11,6 +11,18 @@ pub enum PluginError {
         /// What was given.
         name: String,
     },
+    /// A limit is too small to work with.
+    #[error("plugin `{plugin}` has {limit} = {num_bytes}; use at least {least} bytes")]
+    Limit {
+        /// The plugin.
+        plugin: String,
+        /// Which of its limits.
+        limit: &'static str,
+        /// What was given. Unit: bytes.
+        num_bytes: usize,
+        /// The least. Unit: bytes.
+        least: usize,
+    },
     /// The file.
     #[error("plugin `{plugin}` is not valid JavaScript: {message} at {place}; correct that line")]
     Syntax {

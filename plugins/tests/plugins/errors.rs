@@ -73,6 +73,17 @@ async fn files_that_are_no_plugins() {
             )
         );
     }
+    for (limits, sentence) in [
+        (Limits { memory_bytes: 0, ..short_limits() }, "plugin `p` has memory_bytes = 0; use at least 1048576 bytes"),
+        (
+            Limits { stack_bytes: 65_535, ..short_limits() },
+            "plugin `p` has stack_bytes = 65535; use at least 65536 bytes",
+        ),
+    ] {
+        let small = Definition { limits, ..definition("p", "") };
+        let error = Plugin::start(small, Kept::new(Manner::Takes)).await.expect_err("too small").to_string();
+        assert_eq!(error, sentence);
+    }
     let error = start_error("none", "fetch('x')").await.to_string();
     assert!(error.contains("ReferenceError: fetch is not defined"), "{error}");
 }

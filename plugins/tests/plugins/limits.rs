@@ -125,3 +125,20 @@ async fn a_top_level_that_never_ends_does_not_start() {
     let error = crate::rig::start_error("endless", "await new Promise(() => {})").await;
     assert!(matches!(error, PluginError::NeverResolves { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn the_least_limits_are_enough_to_work() {
+    let source = "export const jobs = { a() {} }; export async function processEvent(event, { jobs, cache }) {
+        if (event.deep) { const f = () => f() + 1; f() }
+        if (event.large) { const a = []; while (true) a.push({}) }
+        await jobs.a(event).runNow(); await cache.set('a', event); return { ...await cache.get('a'), text: JSON.stringify(event) }
+    }";
+    let limits = Limits { memory_bytes: 1024 * 1024, stack_bytes: 64 * 1024, ..Limits::default() };
+    let plugin = start_with("least", source, limits, Kept::new(Manner::Takes)).await;
+    for _ in 0..3 {
+        assert_eq!(kind(&plugin.process_event(json!({ "deep": 1 })).await), Kind::Stack);
+        assert_eq!(kind(&plugin.process_event(json!({ "large": 1 })).await), Kind::Memory);
+        let event = plugin.process_event(json!({ "a": [1, { "b": 2 }] })).await;
+        assert_eq!(event, Ok(Some(json!({ "a": [1, { "b": 2 }], "text": "{\"a\":[1,{\"b\":2}]}" }))));
+    }
+}
