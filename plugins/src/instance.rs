@@ -258,6 +258,7 @@ impl<'js> Ground<'_, 'js> {
             if !self.ctx.execute_pending_job() {
                 return Ok(());
             }
+            self.session.garbage.collect(self.ctx);
         }
         Err(self.time_limit())
     }
@@ -279,6 +280,7 @@ impl<'js> Ground<'_, 'js> {
         let clock = &self.session.host.clock;
         let outcome = if clock.was_interrupted() { Err(self.time_limit()) } else { outcome };
         clock.stop();
+        self.session.garbage.collect(self.ctx);
         outcome
     }
 

@@ -14,6 +14,7 @@ pub mod definition;
 pub mod error;
 mod exports;
 mod fault;
+mod garbage;
 pub mod handler;
 mod inbox;
 mod instance;

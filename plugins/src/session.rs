@@ -12,6 +12,7 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::console::{self, Level};
 use crate::definition::Definition;
+use crate::garbage::Garbage;
 use crate::outbox::{Enqueuer, Settled};
 
 /// How many failures that nobody waited for are remembered until the end of a call.
@@ -47,6 +48,7 @@ impl Host {
 /// [`Session::end`] is called before the runtime is dropped: the engine must own nothing of this then.
 pub(crate) struct Session {
     pub(crate) host: Rc<Host>,
+    pub(crate) garbage: Garbage,
     /// How to settle the promises of jobs on their way.
     promises: RefCell<HashMap<u64, Settlers>>,
     /// Promises that failed and their reasons, as long as nobody listens.
@@ -60,7 +62,12 @@ struct Settlers {
 
 impl Session {
     pub(crate) fn new(host: &Rc<Host>) -> Self {
-        Self { host: Rc::clone(host), promises: RefCell::default(), unheard: RefCell::default() }
+        Self {
+            host: Rc::clone(host),
+            garbage: Garbage::new(),
+            promises: RefCell::default(),
+            unheard: RefCell::default(),
+        }
     }
 
     /// Lets go of everything that is the engine's.

@@ -115,6 +115,8 @@ impl Thread {
         let runtime = Runtime::new()?;
         runtime.set_memory_limit(limits.memory_bytes);
         runtime.set_max_stack_size(limits.stack_bytes);
+        // Never by itself: see the module `garbage`.
+        runtime.set_gc_threshold(usize::MAX);
         let clock = Arc::clone(&self.host.clock);
         runtime.set_interrupt_handler(Some(Box::new(move || clock.interrupt())));
         let session = Rc::new(Session::new(&self.host));

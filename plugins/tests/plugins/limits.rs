@@ -6,7 +6,7 @@ use plugins::definition::Limits;
 use plugins::error::PluginError;
 use serde_json::{Value, json};
 
-use crate::rig::{Kept, Manner, short_limits, start_with};
+use crate::rig::{Kept, Manner, short_limits, start, start_with};
 
 /// What is expected of a plugin that was told to do something.
 #[derive(Debug, PartialEq, Eq)]
@@ -86,6 +86,7 @@ bombs! {
     array_bomb_in_try: "const a = []; try { while (true) a.push([1]) } catch (error) { throw error }" => Memory;
     array_bomb_async: "const a = []; while (true) { await null; a.push(new Array(1000).fill(1)) }" => Memory;
     array_bomb_in_job: "await Promise.all([1, 2, 3].map(async () => { const a = []; while (true) { await null; a.push(new Array(100).fill(1)) } }))" => Memory;
+    property_bomb: "const a = {}; for (let i = 0; ; i++) a['key ' + i] = i" => Memory;
     list_bomb: "let a = null; while (true) a = { a }" => Memory;
     closure_bomb: "let a = () => 1; while (true) { const b = a; a = () => b }" => Memory;
     map_bomb: "const a = new Map(); for (let i = 0; ; i++) a.set('key ' + i, i)" => Memory;
@@ -141,4 +142,27 @@ async fn the_least_limits_are_enough_to_work() {
         let event = plugin.process_event(json!({ "a": [1, { "b": 2 }] })).await;
         assert_eq!(event, Ok(Some(json!({ "a": [1, { "b": 2 }], "text": "{\"a\":[1,{\"b\":2}]}" }))));
     }
+}
+
+/// The engine must not look for garbage while it says that memory has run out: that would end this process.
+#[tokio::test]
+async fn memory_may_run_out_at_any_moment() {
+    let source = "export function processEvent() { const a = {}; for (let i = 0; ; i++) a['k' + i] = i }";
+    for step in 0..50 {
+        let limits = Limits { memory_bytes: 2_100_000 + step * 2_003, ..Limits::default() };
+        let plugin = start_with("any-moment", source, limits, Kept::new(Manner::Takes)).await;
+        assert_eq!(kind(&plugin.process_event(json!({})).await), Kind::Memory);
+    }
+}
+
+#[tokio::test]
+async fn garbage_that_refers_to_itself_is_collected() {
+    let source = "const litter = () => { for (let i = 0; i < 100; i++) { const a = { large: new Array(100).fill(i) }; a.a = a } }
+        export function processEvent(event) { litter(); return event }
+        export const jobs = { async litter() { for (let i = 0; i < 1000; i++) { await null; litter() } } }";
+    let plugin = start("litter", source).await;
+    for result in plugin.process_events(vec![json!({}); 1_000]).await {
+        assert_eq!(result, Ok(Some(json!({}))));
+    }
+    plugin.run_job("litter", Value::Null).await.expect("room");
 }
