@@ -190,12 +190,6 @@ impl PluginError {
     pub(crate) fn spends_runtime(&self) -> bool {
         matches!(self, Self::TimeLimit { .. } | Self::MemoryLimit { .. })
     }
-
-    /// Whether the plugin itself can't be asked, whatever the row.
-    #[must_use]
-    pub fn is_of_plugin(&self) -> bool {
-        matches!(self, Self::Missing { .. } | Self::Stuck { .. } | Self::Closed { .. } | Self::Host { .. })
-    }
 }
 
 fn at(place: &Option<String>) -> String {

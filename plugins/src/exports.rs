@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rquickjs::{Function, Object, Value};
 
 use crate::error::PluginError;
+use crate::json;
 
 /// Under which name a file without exports exports what it declares.
 const DECLARED: &str = "$$declared";
@@ -45,8 +46,8 @@ impl<'js> Exports<'js> {
     /// Looks through a module made of [`with_declared`]. Without a single export of its own, it is a script of the older
     /// kind: what it declares is what it offers.
     pub(crate) fn read(plugin: &str, module: &Object<'js>) -> Result<Self, ExportFault> {
-        let keys = module.keys::<String>().collect::<rquickjs::Result<Vec<_>>>()?;
-        let is_script = keys.iter().all(|key| key == DECLARED);
+        let names = json::members(module).map(|named| named.map(|(name, _)| name));
+        let is_script = names.collect::<rquickjs::Result<Vec<_>>>()?.iter().all(|name| name == DECLARED);
         let offers = if is_script { module.get(DECLARED)? } else { module.clone() };
         let function = |name: &str| function(plugin, name, offers.get(name)?);
         let mut jobs = BTreeMap::new();
@@ -57,10 +58,10 @@ impl<'js> Exports<'js> {
             }
             let wrong = || wrong(plugin, export, &value, "an object of functions");
             let object = value.as_object().filter(|_| !value.is_function() && !value.is_array()).ok_or_else(wrong)?;
-            for key in object.keys::<String>() {
-                let key = key?;
-                let job = function_of(plugin, &format!("{export}.{key}"), &object.get(&key)?)?;
-                jobs.insert(key, (object.clone(), job));
+            for named in json::members(object) {
+                let (name, key) = named?;
+                let job = function_of(plugin, &format!("{export}.{name}"), &object.get(key)?)?;
+                jobs.insert(name, (object.clone(), job));
             }
         }
         Ok(Self {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -49,6 +49,8 @@ pub(crate) type Row = Result<Option<Value>, Box<FailedRow>>;
 pub(crate) struct FailedRow {
     pub(crate) error: PluginError,
     pub(crate) event: Value,
+    /// Whether the plugin has seen it: one that can't be set up again sees none.
+    pub(crate) was_seen: bool,
 }
 
 /// One call for its effects.
@@ -88,7 +90,7 @@ impl Inbox {
 
     /// Waits for what became of a job; other messages wait until later.
     pub(crate) fn next_settled(&mut self, longest: Duration) -> Option<Settled> {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         loop {
             let left = longest.saturating_sub(start.elapsed());
             match self.receiver.recv_timeout(left) {

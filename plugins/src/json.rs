@@ -197,22 +197,21 @@ impl Reader<'_> {
         if let Some(array) = object.as_array() {
             return self.read_array(array, depth).map(Some);
         }
-        let mut members = Map::new();
-        for key in object.own_keys::<Atom<'_>>(Filter::new().string().enum_only()) {
-            let key = key?;
-            let name = text_of(&key.to_js_string()?)?;
+        let mut map = Map::new();
+        for named in members(object) {
+            let (name, key) = named?;
             let member = object.get::<_, Value<'_>>(key)?;
             match self.budget.take(name.len()).and_then(|()| self.read(&member, depth)) {
-                Ok(Some(json)) => drop(members.insert(name, json)),
+                Ok(Some(json)) => drop(map.insert(name, json)),
                 Ok(None) => {}
                 Err(JsonFault::TooLarge) if self.is_lenient => {
-                    members.insert(name, Json::from("…"));
+                    map.insert(name, Json::from("…"));
                     break;
                 }
                 Err(fault) => return Err(fault.within(&name)),
             }
         }
-        Ok(Some(Json::Object(members)))
+        Ok(Some(Json::Object(map)))
     }
 
     fn read_array(&mut self, array: &Array<'_>, depth: usize) -> Result<Json, JsonFault> {
@@ -246,6 +245,16 @@ fn read_number(number: f64) -> Option<Number> {
     } else {
         Number::from_f64(number)
     }
+}
+
+/// The names and keys of an object's own members that JSON would have.
+pub(crate) fn members<'js>(object: &Object<'js>) -> impl Iterator<Item = rquickjs::Result<(String, Atom<'js>)>> {
+    let keys = object.own_keys::<Atom<'js>>(Filter::new().string().enum_only());
+    keys.map(|key| {
+        let key = key?;
+        // Not by way of the library's own text of a key: it takes for granted that there are no halves of surrogate pairs.
+        Ok((text_of(&key.to_js_string()?)?, key))
+    })
 }
 
 /// A text, with U+FFFD for halves of surrogate pairs.

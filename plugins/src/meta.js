@@ -36,7 +36,8 @@
     return number;
   };
 
-  // Everything below is async, so that a mistake is a promise that fails, and never ends a call that doesn't wait for it.
+  // All functions that do something are async: a mistake is a promise that fails, and never ends a call that doesn't wait for
+  // it. Only a name that isn't there throws at once.
   const meta = {
     config,
     global: {},

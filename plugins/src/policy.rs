@@ -44,14 +44,15 @@ impl ErrorPolicy {
     /// Dropping the future ends after the row at work.
     ///
     /// # Errors
-    /// With [`Self::Fail`] the first failure; with every policy that the plugin can't be asked at all.
+    /// With [`Self::Fail`] the first failure; with every policy what keeps the plugin from seeing rows at
+    /// all.
     pub async fn apply(self, plugin: &Plugin, rows: Vec<Value>) -> Result<Outcome, PluginError> {
         let mut outcome = Outcome::default();
         for row in plugin.batch(rows, self == Self::Fail).await? {
             match row {
                 Ok(Some(row)) => outcome.kept.push(row),
                 Ok(None) => outcome.num_dropped += 1,
-                Err(failed) if self == Self::Fail || failed.error.is_of_plugin() => return Err(failed.error),
+                Err(failed) if self == Self::Fail || !failed.was_seen => return Err(failed.error),
                 Err(failed) => {
                     outcome.num_failed += 1;
                     outcome.first_error.get_or_insert(failed.error);

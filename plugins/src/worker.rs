@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use rquickjs::{Context, Ctx, Runtime};
 use tokio::runtime::Handle;
@@ -188,9 +189,9 @@ impl Thread {
         outcome: Result<(), PluginError>,
         mut hear: impl FnMut(Settled),
     ) {
-        let deadline = std::time::Instant::now() + self.host.definition.limits.time;
+        let start = Instant::now();
         while !self.host.enqueuer.is_idle() {
-            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            let left = self.host.definition.limits.time.saturating_sub(start.elapsed());
             let Some(settled) = self.inbox.next_settled(left) else {
                 tracing::warn!(plugin = self.host.definition.name, "a plugin closed with jobs on their way");
                 break;
@@ -219,7 +220,7 @@ fn process(instance: &Instance<'_>, mut batch: Batch, inbox: &mut Inbox) -> (Opt
         let outcome = instance.process_event(&event, &mut batch.room, inbox);
         let is_spent = outcome.as_ref().is_err_and(PluginError::spends_runtime);
         let is_last = batch.events.len() == 0 || (batch.stops_at_error && outcome.is_err());
-        batch.rows.push(outcome.map_err(|error| Box::new(FailedRow { error, event })));
+        batch.rows.push(outcome.map_err(|error| Box::new(FailedRow { error, event, was_seen: true })));
         if is_last {
             break;
         }
@@ -237,7 +238,7 @@ fn process(instance: &Instance<'_>, mut batch: Batch, inbox: &mut Inbox) -> (Opt
 fn refuse(request: Request, error: &PluginError) {
     match request {
         Request::Events(mut batch) => {
-            let failed = |event| Err(Box::new(FailedRow { error: error.clone(), event }));
+            let failed = |event| Err(Box::new(FailedRow { error: error.clone(), event, was_seen: false }));
             batch.rows.extend(batch.events.map(failed));
             drop(batch.reply.send(batch.rows));
         }

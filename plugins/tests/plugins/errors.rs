@@ -28,6 +28,10 @@ async fn files_that_are_no_plugins() {
         ),
         ("/* open", "plugin `p` is not valid JavaScript: unexpected end of comment at p.js:1:1; correct that line"),
         (
+            "export const a = 1 // \0",
+            "plugin `p` failed in its file: String contained internal null bytes: nul byte found in provided data at position: 22; correct the plugin, or catch this there",
+        ),
+        (
             "import { readFile } from 'fs'",
             "plugin `p` imports `fs`, but a plugin is one file; put what it needs into that file",
         ),
@@ -225,7 +229,7 @@ async fn a_closed_plugin_says_so() {
 /// Some loops of the engine never look at the clock. Whoever waits is told.
 #[tokio::test]
 async fn a_stuck_engine_is_left_alone() {
-    let source = "export const processEvent = (e) => { [].reverse.call({ length: 2 ** 40 }); return e }";
+    let source = "export const processEvent = (e) => { [].reverse.call({ length: 4e8 }); return e }";
     let plugin = start_with("stuck", source, short_limits(), Kept::new(Manner::Takes)).await;
     for _ in 0..2 {
         let sentence = plugin.process_event(json!({})).await.expect_err("stuck").to_string();

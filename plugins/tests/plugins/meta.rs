@@ -228,6 +228,8 @@ async fn a_plugin_says_what_it_does() {
     .await;
     let jobs = ["a", "b", "c"].map(str::to_owned).to_vec();
     assert_eq!(plugin.offer(), &Offer { process_event: false, on_retry: true, jobs });
+    let odd = start("odd", "export const jobs = { ['\\ud800x']() {}, ['a\\0b']() {}, [Symbol('s')]() {} }").await;
+    assert_eq!(odd.offer().jobs, ["a\0b", "\u{fffd}x"]);
     assert_eq!(start("nothing-offered", "").await.offer(), &Offer::default());
 }
 

@@ -57,6 +57,19 @@ async fn policies_say_what_becomes_of_rows_that_fail() {
 }
 
 #[tokio::test]
+async fn no_policy_forgives_a_plugin_that_sees_no_rows() {
+    let source = "export const setupPlugin = async ({ cache }) => { if (await cache.incr('starts') > 1) throw new Error('not again') }
+        export const processEvent = (event) => { while (event.n === 1); return event }";
+    for policy in [ErrorPolicy::Drop, ErrorPolicy::Pass] {
+        let plugin = start_with("blind", source, short_limits(), Kept::new(Manner::Takes)).await;
+        let outcome = policy.apply(&plugin, rows(0..2)).await.expect("goes on");
+        assert_eq!((outcome.num_failed, outcome.kept.len()), (1, if policy == ErrorPolicy::Pass { 2 } else { 1 }));
+        let error = policy.apply(&plugin, rows(2..4)).await.expect_err("fails").to_string();
+        assert!(error.starts_with("plugin `blind` failed in setupPlugin: not again at "), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_policy_that_fails_ends_at_the_first_failure() {
     let source = "export async function processEvent(event, { global }) {
         global.n = (global.n ?? 0) + 1; if (event.n === 2) throw 'x'; return { n: global.n } }";
