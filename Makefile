@@ -83,7 +83,7 @@ chaos: services ## Breaks everything at random for CHAOS_SECONDS, and writes doc
 		cargo test --workspace --locked --lib fuzz -- --nocapture
 	. ./$(ENV_FILE) && BATCH_EXPORT_RELIABILITY=$(FINDINGS) BATCH_EXPORT_CHAOS_SECONDS=$(CHAOS_SECONDS) \
 		cargo test --workspace --locked --test it -- --nocapture --test-threads 2 \
-		kill_points:: sink_faults:: source_faults:: memory:: chaos::
+		kill_points:: sink_faults:: source_faults:: memory:: chaos:: job_chaos::
 	$(PYTHON) dev/reliability.py $(FINDINGS)
 
 bench: build ## Measures against ClickHouse's own export, side by side

@@ -15,17 +15,17 @@ INTRODUCTION = """\
 means that the object is there whole and once, or not at all with an error that says why, that no upload and no query
 is left, and that the reported counts are true. A miss stands here as a miss.
 
-What each rig does is in `tests/it`: `kill_points.rs`, `sink_faults.rs`, `source_faults.rs`, `chaos.rs`, `memory.rs`;
-the targets for broken inputs are in `engine/src/fuzz.rs`. All but the long chaos run with every `make test`, for a
-shorter time.
+What each rig does is in `tests/it`: `kill_points.rs`, `sink_faults.rs`, `source_faults.rs`, `chaos.rs`,
+`job_chaos.rs`, `memory.rs`; the targets for broken inputs are in `engine/src/fuzz.rs`. All but the long chaos run with
+every `make test`, for a shorter time.
 """
 
 LIMITS = """\
 ## What is left to luck
 
 - A worker that is killed in the moment between S3's answer to opening an upload and the next heartbeat leaves an
-  upload that nobody knows. It has no parts then, or few; give the bucket a lifecycle rule for incomplete uploads. The
-  same goes for a reply to opening an upload that gets lost.
+  upload that nobody knows, and so does a reply to opening one that gets lost. A [job](jobs.md) looks for them a minute
+  after the run's end. Where the credentials may not list uploads it can't: give the bucket a lifecycle rule then.
 - On stores that ignore conditions ([which do](stores.md)), a late attempt that writes a small object by one PUT can
   replace its successor's, with the same window's rows. An upload in parts can't: the successor aborts it first.
 - What earlier attempts have read is in one host's record of runs and in the last heartbeat that Temporal kept. Where
@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     options = parser.parse_args()
     figures = {path.stem: json.loads(path.read_text()) for path in sorted(options.folder.glob("*.json"))}
-    missing = [rig for rig in ("chaos", "fuzz-arrow-reader", "fuzz-configuration") if rig not in figures]
+    missing = [rig for rig in ("chaos", "job-chaos", "fuzz-arrow-reader", "fuzz-configuration") if rig not in figures]
     if missing:
         print(f"reliability: {', '.join(missing)} left no figures; look at the tests' output", file=sys.stderr)
         return 1
@@ -62,6 +62,7 @@ def page(figures: dict[str, dict]) -> str:
         f"{chaos['runs']:,} runs in {chaos['attempts']:,} attempts, {chaos['rows']:,} rows compared with their source:"
         f" 0 lost, 0 twice; {chaos['uploads']} uploads left over.\n\n| what broke, at random | times |\n|---|---|\n"
         + "".join(f"| {name} | {times} |\n" for name, times in sorted(chaos["faults"].items())),
+        _jobs(figures["job-chaos"]),
         "## Broken inputs\n\n| target | inputs | panics |\n|---|---|---|\n"
         + "".join(
             f"| {name.removeprefix('fuzz-')} | {found['inputs']:,} | {found['panics']} |\n"
@@ -79,6 +80,15 @@ def page(figures: dict[str, dict]) -> str:
         f"Measured on a machine with {os.cpu_count()} cores that also ran the services.\n",
     ]
     return "\n".join(sections)
+
+
+def _jobs(found: dict[str, int]) -> str:
+    kinds = sorted((name, times) for name, times in found.items() if name not in ("jobs", "twice"))
+    return (
+        f"## Chaos around jobs\n\n{found['jobs']:,} jobs accepted by a provider on a disk: 0 lost,"
+        f" {found['twice']} calls of a webhook more than once.\n\n| what happened, at random | times |\n|---|---|\n"
+        + "".join(f"| {name} | {times} |\n" for name, times in kinds)
+    )
 
 
 def _scores(figures: dict[str, dict], prefix: str) -> dict[str, list[int]]:

@@ -12,6 +12,7 @@ FIGURES = {
         "uploads": 0,
         "faults": {"worker killed": 4, "S3: lost reply": 1},
     },
+    "job-chaos": {"jobs": 66, "twice": 1, "accepted by files": 6, "a worker killed": 3},
     "fuzz-arrow-reader": {"inputs": 245276, "panics": 0},
     "fuzz-configuration": {"inputs": 1030, "panics": 0},
     "kill-points Part 2": {"Part 2": [1, 1]},
@@ -33,6 +34,8 @@ class Page(unittest.TestCase):
             "| **all** | **188 / 188** |",
             "12 runs in 34 attempts, 1,769,262 rows compared",
             "| worker killed | 4 |",
+            "66 jobs accepted by a provider on a disk: 0 lost, 1 calls of a webhook more than once.",
+            "| a worker killed | 3 |",
             "| arrow-reader | 245,276 | 0 |",
             "| 400 columns | Parquet, none | 225 MiB | 256 MiB |",
         ):

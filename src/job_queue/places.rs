@@ -64,7 +64,9 @@ pub(crate) fn open(config: &JobsConfig) -> anyhow::Result<Places> {
             }
             PlaceKind::Files { folder } => {
                 let files = Arc::new(files(folder)?);
-                dead.get_or_insert_with(|| Arc::new(StoredDeadLetters::new(files.clone(), Key::from(DEAD))));
+                dead.get_or_insert_with(|| {
+                    Arc::new(StoredDeadLetters::new(Arc::<LocalFileSystem>::clone(&files), Key::from(DEAD)))
+                });
                 let options = StoreOptions { name: place.name.clone(), ..StoreOptions::local() };
                 providers.push(Arc::new(Store::new(files, options)));
             }

@@ -241,7 +241,7 @@ async fn round(seed: u64) -> Tally {
     round.tally
 }
 
-fn variable(name: &str, default: u64) -> u64 {
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 

@@ -147,10 +147,10 @@ fn the_commands_for_jobs_work() {
         let words = shell_words(&line);
         let run = folder.run_with(&words.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
         assert_eq!(run.code, Some(0), "{line}: {run:?}");
-        // A job that is tried again has another id.
-        let ids = run.stdout.split_whitespace().filter(|word| word.len() == 36).map(str::to_owned);
+        // Ids ascend: the new one of a job that is tried again is the greatest.
         if words[1] == "enqueue" || words[1] == "retry" {
-            id = ids.last().expect("an id");
+            let ids = run.stdout.split_whitespace().filter(|word| word.len() == 36);
+            id = ids.max().expect("an id").to_owned();
         }
         done += 1;
     }

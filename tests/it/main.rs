@@ -16,6 +16,7 @@ mod exports;
 mod failures;
 mod golden;
 mod http_proxy;
+mod job_chaos;
 mod job_queue;
 mod kill_points;
 mod matrix;

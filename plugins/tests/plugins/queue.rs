@@ -9,6 +9,7 @@ use jobs::flow::Flow;
 use jobs::handler::{Dispatcher, Failure, Handler as _};
 use jobs::job::Job;
 use jobs::memory::{Memory, MemoryLimits};
+use jobs::observer::NoObserver;
 use jobs::provider::Provider;
 use jobs::queue::Queue;
 use jobs::store::{Store, StoreOptions};
@@ -44,7 +45,7 @@ impl Rig {
         if has_memory {
             providers.insert(0, Arc::new(Memory::new(MemoryLimits::default())));
         }
-        let queue = Queue::start(providers).await.expect("starts");
+        let queue = Queue::start(providers, Arc::new(NoObserver)).await.expect("starts");
         let plugin = Plugin::start(definition(name, source), Arc::new(queue.clone())).await.expect("starts");
         let dead = Arc::new(StoredDeadLetters::new(Arc::new(InMemory::new()), Path::from("dead")));
         let handler = Arc::new(PluginJobs::new(plugin.clone()));
