@@ -100,7 +100,7 @@ pub(crate) struct ExportArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ConnectionsArgs {
     /// The YAML file of connections; without it, connections.yaml beside the export, where there is one.
-    #[arg(long, value_name = "FILE", env = "BATCH_EXPORT_CONNECTIONS")]
+    #[arg(long, global = true, value_name = "FILE", env = "BATCH_EXPORT_CONNECTIONS")]
     pub(crate) connections: Option<PathBuf>,
 }
 
@@ -187,7 +187,7 @@ pub(crate) struct RunsStartArgs {
 #[derive(Debug, Args)]
 pub(crate) struct JobsArgs {
     /// The YAML file that says where jobs are kept; without it, in the folder batch-export-jobs.
-    #[arg(long, value_name = "FILE", env = "BATCH_EXPORT_JOBS")]
+    #[arg(long, global = true, value_name = "FILE", env = "BATCH_EXPORT_JOBS")]
     pub(crate) jobs: Option<PathBuf>,
 }
 

@@ -83,26 +83,26 @@ impl Round {
     }
 
     fn break_something(&mut self) {
-        let kind = match self.random.below(9) {
-            0 => {
+        let kind = match self.random.below(10) {
+            0 | 1 => {
                 self.bench.end_worker("KILL");
                 self.bench.start_worker();
                 "a worker killed"
             }
-            1 => {
+            2 | 3 => {
                 self.bench.end_worker("TERM");
                 self.bench.start_worker();
                 "a worker told to stop"
             }
-            2 => {
+            4 => {
                 send_signal(self.other, "STOP");
                 "a worker frozen"
             }
-            3 => {
+            5 => {
                 send_signal(self.other, "CONT");
                 return;
             }
-            4 | 5 => {
+            6 => {
                 self.database.cut();
                 "the database cut off"
             }
@@ -158,7 +158,7 @@ async fn round(seed: u64, total: &mut BTreeMap<String, u64>) {
     while Instant::now() < end {
         round.enqueue(number);
         number += 1;
-        if round.random.chance(400) {
+        if round.random.chance(500) {
             round.break_something();
         }
     }

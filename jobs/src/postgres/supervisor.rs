@@ -63,7 +63,7 @@ async fn run_once(provider: &Postgres, consumer: &Consumer) -> Result<(), Provid
             outcome.map_err(failed)?;
             Err(ProviderError::new(&provider.options().name, "stopped handing out jobs without a reason"))
         }
-        error = watch(provider, consumer, &hands) => Err(error),
+        error = watch(provider, consumer, &hands, worker.worker_id()) => Err(error),
         () = make_due(provider, consumer.looks_ahead) => Ok(()),
         () = consumer.stop.cancelled() => {
             worker.request_shutdown();
@@ -132,12 +132,12 @@ async fn clean_up(utils: &WorkerUtils) {
     }
 }
 
-/// Ends when the run stands still though the database works.
-async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> ProviderError {
+/// Looks after the run by connections of its own, since others may be dead. Ends when it stands still though the database works.
+async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands, worker_id: &str) -> ProviderError {
     let term = provider.options().lease_term;
     loop {
         tokio::time::sleep(term / 3).await;
-        match timeout(CONNECT_TIMEOUT * 2, others_wait(provider, term)).await {
+        match timeout(CONNECT_TIMEOUT * 2, look(provider, hands, worker_id)).await {
             Ok(Ok(others_wait)) if hands.is_stuck(term, consumer.concurrency, others_wait) => {
                 return ProviderError::new(&provider.options().name, "works, but hands out no jobs");
             }
@@ -148,17 +148,55 @@ async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> Provi
     }
 }
 
-/// Whether a job waits for so long that somebody should have taken it. By a connection of its own: others may be dead.
-async fn others_wait(provider: &Postgres, patience: Duration) -> Result<bool, sqlx::Error> {
+/// Returns whether a job waits for so long that somebody should have taken it.
+async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<bool, sqlx::Error> {
     let mut connection = PgConnection::connect_with(&provider.address()).await?;
+    let term = provider.options().lease_term.as_secs_f64();
     let sql = format!(
         "select exists(select 1 from {} where locked_at is null and run_at < now() - make_interval(secs => $1) and {})",
         provider.table("jobs"),
         provider.are_jobs()
     );
-    let waits = sqlx::query_scalar(AssertSqlSafe(sql)).bind(patience.as_secs_f64()).fetch_one(&mut connection).await?;
+    let others_wait = sqlx::query_scalar(AssertSqlSafe(sql)).bind(term).fetch_one(&mut connection).await?;
+    release_lost(provider, hands, worker_id, &mut connection).await?;
     connection.close().await?;
-    Ok(waits)
+    Ok(others_wait)
+}
+
+/// Lets go of rows that the run has claimed without hearing of it: the answer got lost, and as long as the run lives nobody
+/// else takes them. What the library keeps for later goes back after one term, so after two it can't be that.
+async fn release_lost(
+    provider: &Postgres,
+    hands: &Hands,
+    worker_id: &str,
+    connection: &mut PgConnection,
+) -> Result<(), sqlx::Error> {
+    let jobs = provider.table("jobs");
+    let sql = format!("select id from {jobs} where locked_by = $1 and locked_at < now() - make_interval(secs => $2)");
+    let claimed: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(sql))
+        .bind(worker_id)
+        .bind(provider.options().lease_term.as_secs_f64() * 2.0)
+        .fetch_all(&mut *connection)
+        .await?;
+    let lost = claimed.into_iter().filter(|row| !hands.holds(*row)).collect::<Vec<_>>();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    tracing::warn!(
+        provider = provider.options().name,
+        jobs = lost.len(),
+        "jobs were claimed and not heard of; they go back"
+    );
+    let sql = format!(
+        "with lost as (
+            update {jobs} set locked_by = null, locked_at = null, attempts = greatest(0, attempts - 1)
+            where id = any($1) and locked_by = $2 returning job_queue_id)
+        update {queues} set locked_by = null, locked_at = null
+            where id in (select job_queue_id from lost) and locked_by = $2",
+        queues = provider.table("job_queues")
+    );
+    sqlx::query(AssertSqlSafe(sql)).bind(lost).bind(worker_id).execute(connection).await?;
+    Ok(())
 }
 
 /// Makes jobs for later due now, some at a time, as long as this runs.

@@ -1,6 +1,6 @@
 //! One row in hand: its job is attempted, and what became of it goes back into the database.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ pub(super) struct Hands {
 /// What tells a run that goes on from one that is stuck.
 #[derive(Debug)]
 struct Progress {
-    at_work: usize,
+    at_work: HashSet<i64>,
     last_begin: Instant,
     /// Rows that are done here and not yet deleted there.
     unsettled: HashMap<i64, Instant>,
@@ -65,7 +65,7 @@ struct Progress {
 
 impl Hands {
     pub(super) fn new(provider: &Postgres, pool: &PgPool, work: Arc<dyn Work>, flow: &Flow, looks_ahead: bool) -> Self {
-        let progress = Progress { at_work: 0, last_begin: Instant::now(), unsettled: HashMap::new() };
+        let progress = Progress { at_work: HashSet::new(), last_begin: Instant::now(), unsettled: HashMap::new() };
         Self {
             provider: provider.clone(),
             pool: pool.clone(),
@@ -80,9 +80,9 @@ impl Hands {
 
     /// Does what there is to do with one row; then the library deletes it.
     async fn attempt(self, context: &WorkerContext, payload: Value) {
-        let _slow = self.wait_for_room().await;
         let (row, claims) = (*context.job().id(), *context.job().attempts());
-        self.progress().begin();
+        self.progress().begin(row);
+        let _slow = self.wait_for_room().await;
         let verdict = match serde_json::from_value::<Job>(payload.clone()) {
             Ok(job) if job.check().is_ok() => {
                 let _in_hand = self.flow.take(1, job.num_bytes() as u64);
@@ -166,11 +166,17 @@ impl Hands {
         self.progress().unsettled.remove(&row);
     }
 
+    /// Whether a row is at work, or done and not yet deleted.
+    pub(super) fn holds(&self, row: i64) -> bool {
+        let progress = self.progress();
+        progress.at_work.contains(&row) || progress.unsettled.contains_key(&row)
+    }
+
     /// Whether rows that are done stay in the database for so long, or nothing was begun in that time though there was room.
     pub(super) fn is_stuck(&self, patience: Duration, concurrency: usize, others_wait: bool) -> bool {
         let paused = self.flow.level() >= Level::Pause;
         let progress = self.progress();
-        let is_idle = progress.at_work < concurrency && progress.last_begin.elapsed() > patience && !paused;
+        let is_idle = progress.at_work.len() < concurrency && progress.last_begin.elapsed() > patience && !paused;
         progress.unsettled.values().any(|since| since.elapsed() > patience) || (is_idle && others_wait)
     }
 
@@ -180,13 +186,13 @@ impl Hands {
 }
 
 impl Progress {
-    fn begin(&mut self) {
-        self.at_work += 1;
+    fn begin(&mut self, row: i64) {
+        self.at_work.insert(row);
         self.last_begin = Instant::now();
     }
 
     fn end(&mut self, row: i64) {
-        self.at_work = self.at_work.saturating_sub(1);
+        self.at_work.remove(&row);
         self.unsettled.insert(row, Instant::now());
     }
 }

@@ -9,6 +9,7 @@ mod failover;
 mod places;
 mod relay;
 mod rig;
+mod rows;
 
 conformance::suite!(memory, crate::places::Memories, keeps_jobs: false);
 conformance::suite!(files, crate::places::Files, keeps_jobs: true);

@@ -135,6 +135,25 @@ impl Remote for Database {
 }
 
 impl Database {
+    /// Does something to the library's tables, called `{schema}` in the statement; returns how many rows it was.
+    pub(crate) async fn tamper(&self, statement: &str) -> u64 {
+        use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
+        let mut connection = PgConnection::connect(&self.url).await.expect("a connection");
+        let statement = statement.replace("{schema}", &format!("\"{}\"", self.schema));
+        sqlx::query(AssertSqlSafe(statement)).execute(&mut connection).await.expect("is done").rows_affected()
+    }
+
+    /// The provider as what it is.
+    pub(crate) fn postgres(&self) -> Postgres {
+        let options = PostgresOptions {
+            schema: self.schema.clone(),
+            poll: Duration::from_millis(200),
+            lease_term: LEASE_TERM,
+            ..PostgresOptions::default()
+        };
+        Postgres::new(&self.url, options).expect("an address")
+    }
+
     /// The same server without a database of that name.
     pub(crate) fn missing() -> Self {
         let mut url = required(POSTGRES_URL).parse::<url::Url>().expect("an address");
@@ -149,13 +168,7 @@ impl Place for Database {
     }
 
     fn open(&self) -> Arc<dyn Provider> {
-        let options = PostgresOptions {
-            schema: self.schema.clone(),
-            poll: Duration::from_millis(200),
-            lease_term: LEASE_TERM,
-            ..PostgresOptions::default()
-        };
-        Arc::new(Postgres::new(&self.url, options).expect("an address"))
+        Arc::new(self.postgres())
     }
 }
 
