@@ -119,7 +119,10 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     };
     health.enter(Phase::Stopping);
     // After the runs, whose ends make jobs.
-    jobs.stop().await;
+    tokio::select! {
+        () = jobs.stop() => {}
+        name = signals.next() => tracing::warn!(signal = name, "jobs at work are left; they will be handled again"),
+    }
     store.close().await;
     outcome
 }

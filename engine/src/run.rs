@@ -1,6 +1,7 @@
 //! One run of one export: from a query to a visible object, or to nothing.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -285,13 +286,13 @@ async fn abort_leftovers(export: &ExportConfig, identity: &RunIdentity, context:
     Ok(())
 }
 
-/// Aborts what is still open of a run that is over: uploads to its key that were opened before `before`.
+/// Aborts what is still open of a run that is over: uploads to its key that were opened while it ran.
 ///
 /// # Errors
 /// Those of [`orphans::abort_orphans`](crate::sink::orphans::abort_orphans), and of the connection.
-pub async fn clean_up(export: &ExportConfig, identity: &RunIdentity, before: Timestamp) -> Result<Orphans> {
+pub async fn clean_up(export: &ExportConfig, identity: &RunIdentity, ran: &Range<Timestamp>) -> Result<Orphans> {
     let (client, spec) = destination(export, identity).await?;
-    abort_orphans(&client, &spec.bucket, &spec.key, before).await
+    abort_orphans(&client, &spec.bucket, &spec.key, ran).await
 }
 
 /// The id by which ClickHouse knows an attempt's query: a successor can kill it without having heard of it.

@@ -25,6 +25,20 @@ pub enum InvalidJob {
         /// The limit of the queue, or of its provider.
         limit: usize,
     },
+    /// The payload.
+    #[error("the payload of job `{name}` has text with the character 0, which Postgres can't keep; leave it out")]
+    Nul {
+        /// The job.
+        name: String,
+    },
+    /// The payload.
+    #[error("the payload of job `{name}` has lists or objects in each other, more than {limit} deep; make it flatter")]
+    TooDeep {
+        /// The job.
+        name: String,
+        /// The limit.
+        limit: usize,
+    },
     /// The number of attempts.
     #[error("max_attempts must be at least 1; a job that is never tried is none")]
     NoAttempts,

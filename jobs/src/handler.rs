@@ -11,12 +11,16 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff;
 use crate::dead_letter::DeadLetters;
+use crate::error::ProviderError;
 use crate::job::{Job, JobId};
 use crate::observer::{Execution, NoObserver, Observer};
 use crate::recent::Recent;
 
 /// How long an attempt may take when nobody says so.
 pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long putting a job among the dead may take.
+const BURY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a job waits that could not be put among the dead.
 const DEAD_LETTER_PAUSE: Duration = Duration::from_secs(60);
@@ -183,7 +187,8 @@ impl Dispatcher {
 
     async fn bury_once(&self, job: Job) -> Verdict {
         let id = job.id;
-        match self.dead.bury(&job).await {
+        let late = |_| Err(ProviderError::new("dead letters", format!("did not answer within {BURY_TIMEOUT:?}")));
+        match tokio::time::timeout(BURY_TIMEOUT, self.dead.bury(&job)).await.unwrap_or_else(late) {
             Ok(()) => {
                 tracing::error!(job = %id, name = job.name, error = job.last_error, "the job joins the dead letters");
                 Verdict::Gone
@@ -212,7 +217,8 @@ impl Dispatcher {
     async fn failed(&self, job: Job, failure: Failure) -> Verdict {
         let attempts = job.attempts.saturating_add(1);
         tracing::warn!(job = %job.id, name = job.name, attempts, error = failure.message, "an attempt failed");
-        let job = Job { attempts, last_error: Some(failure.message), ..job };
+        // Not every provider keeps the character 0.
+        let job = Job { attempts, last_error: Some(failure.message.replace('\0', "")), ..job };
         let pause = match failure.retry {
             Retry::Never => return self.bury_once(job).await,
             _ if attempts >= job.max_attempts => return self.bury_once(job).await,

@@ -16,6 +16,9 @@ pub const DEFAULT_MAX_ATTEMPTS: u16 = 25;
 /// The largest payload, as JSON. Unit: bytes. Providers may take less.
 pub const MAX_PAYLOAD_BYTES: usize = 1024 * 1024;
 
+/// How deep lists and objects of a payload may lie in each other.
+const MAX_PAYLOAD_DEPTH: usize = 64;
+
 /// A job that was in hand at the end of so many processes ends them, most likely.
 pub(crate) const MAX_STALLS: u16 = 5;
 
@@ -234,6 +237,7 @@ impl Job {
         if self.max_attempts == 0 {
             return Err(InvalidJob::NoAttempts);
         }
+        check_value(&self.name, &self.payload, 0)?;
         let num_bytes = json_len(&self.payload);
         if num_bytes > MAX_PAYLOAD_BYTES {
             return Err(InvalidJob::PayloadTooLarge { name: self.name.clone(), num_bytes, limit: MAX_PAYLOAD_BYTES });
@@ -251,6 +255,25 @@ fn check_name(what: &'static str, text: &str) -> Result<(), InvalidJob> {
         });
     }
     Ok(())
+}
+
+/// Looks for what some provider can't keep: text with the character 0, and lists in lists in lists.
+fn check_value(name: &str, value: &Value, depth: usize) -> Result<(), InvalidJob> {
+    let has_nul = |text: &str| text.contains('\0');
+    if depth > MAX_PAYLOAD_DEPTH {
+        return Err(InvalidJob::TooDeep { name: name.to_owned(), limit: MAX_PAYLOAD_DEPTH });
+    }
+    match value {
+        Value::String(text) if has_nul(text) => Err(InvalidJob::Nul { name: name.to_owned() }),
+        Value::Array(items) => items.iter().try_for_each(|item| check_value(name, item, depth + 1)),
+        Value::Object(fields) => fields.iter().try_for_each(|(key, field)| {
+            if has_nul(key) {
+                return Err(InvalidJob::Nul { name: name.to_owned() });
+            }
+            check_value(name, field, depth + 1)
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// The length of a value as JSON, without writing it. Unit: bytes.
@@ -290,6 +313,11 @@ mod tests {
             refusal(Job::new("big", large)),
             "the payload of job `big` has 1048578 bytes as JSON, more than 1048576; keep large data elsewhere and name it here"
         );
+        assert!(refusal(Job::new("nul", json!({"a": ["b\0"]}))).contains("character 0"));
+        assert!(refusal(Job::new("nul", json!({"a\0": 1}))).contains("character 0"));
+        let deep = |levels| (0..levels).fold(json!(1), |value, _| json!([value]));
+        assert!(refusal(Job::new("deep", deep(65))).contains("64"));
+        assert!(Job::new("deep", deep(64)).is_ok());
         let job = Job::new("ok", json!({"a": 1})).expect("a job");
         assert!(refusal(job.clone().in_queue("x".repeat(129))).contains("queue"));
         assert!(refusal(job.clone().with_key("", KeyMode::Skip)).contains("key"));

@@ -1,11 +1,12 @@
 //! `jobs`: deferred work, and what became of it.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jobs::dead_letter::DeadLetter;
 use jobs::error::{InvalidJob, ProviderError};
-use jobs::job::{Job, JobId, KeyMode};
+use jobs::job::{Job, JobId, JobKey, KeyMode};
 use jobs::observer::NoObserver;
 use jobs::provider::{Durability, Provider};
 use jobs::queue::{Queue, QueueError, StartError};
@@ -209,6 +210,9 @@ async fn retry(places: &Places, ids: &[JobId], process: &Process) -> Result<(), 
             (None, Some((_, job))) => Job { id: JobId::new(), ..job.clone() }.run_now(),
             (None, None) => return Err(no_job(*id)),
         };
+        // It takes the place of the one that waits, and not its time.
+        let key = job.key.clone().map(|key| JobKey { mode: KeyMode::Replace, ..key });
+        let job = Job { key, ..job };
         let receipt = queue.enqueue(std::slice::from_ref(&job), Durability::Persistent).await.map_err(refused)?;
         match &waiting {
             Some((provider, _)) => drop(provider.remove(&[*id]).await.map_err(unavailable)?),
@@ -246,12 +250,16 @@ async fn drain(places: &Places, name: &str, process: &Process) -> Result<(), Fai
         return Err(Failure::new(Exit::Config, "Config", message));
     }
     let queue = start(others).await?;
-    let mut all = Vec::new();
+    let (mut all, mut moved) = (Vec::new(), HashSet::new());
     for provider in from {
         loop {
             let jobs = provider.waiting(BATCH).await.map_err(unavailable)?;
             if jobs.is_empty() {
                 break;
+            }
+            if !jobs.iter().all(|job| moved.insert(job.id)) {
+                let message = format!("a worker brings jobs back to {name}; take it out of the workers' files first");
+                return Err(temporary(message));
             }
             let receipt = queue.enqueue(&jobs, Durability::Persistent).await.map_err(refused)?;
             let ids = jobs.iter().map(|job| job.id).collect::<Vec<_>>();
@@ -259,8 +267,8 @@ async fn drain(places: &Places, name: &str, process: &Process) -> Result<(), Fai
                 let message = format!("{} jobs of {name} are at work and stay there; try again later", ids.len());
                 return Err(temporary(message));
             }
-            let moved = |id| Done { id, done: "moved", new_id: None, provider: Some(receipt.provider.clone()) };
-            all.extend(ids.into_iter().map(moved));
+            let done = |id| Done { id, done: "moved", new_id: None, provider: Some(receipt.provider.clone()) };
+            all.extend(ids.into_iter().map(done));
         }
     }
     done(&all, process)

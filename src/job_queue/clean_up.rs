@@ -34,7 +34,8 @@ struct Left {
     run_id: String,
     interval_start: Timestamp,
     interval_end: Timestamp,
-    /// What was opened later is another run's.
+    /// What was opened before or later is another run's.
+    started_at: Timestamp,
     finished_at: Timestamp,
 }
 
@@ -50,6 +51,7 @@ pub(super) fn job(end: &RunEnded<'_>) -> Option<Result<Job, InvalidJob>> {
         run_id: run.run_id.clone(),
         interval_start: run.interval_start,
         interval_end: run.interval_end,
+        started_at: run.started_at,
         finished_at,
     });
     let due = finished_at.saturating_add(PAUSE).unwrap_or(Timestamp::MAX);
@@ -76,7 +78,7 @@ impl CleanUp {
         let interval =
             Interval::new(left.interval_start, left.interval_end).map_err(|error| fatal(error.to_string()))?;
         let identity = RunIdentity { run_id: left.run_id, execution_id: left.run.execution_id, attempt: 1, interval };
-        match clean_up(&export, &identity, left.finished_at).await {
+        match clean_up(&export, &identity, &(left.started_at..left.finished_at)).await {
             Ok(Orphans::Aborted(0)) => {}
             Ok(Orphans::Aborted(uploads)) => {
                 tracing::info!(run = identity.run_id, uploads, "orphaned uploads are aborted")

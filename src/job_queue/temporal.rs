@@ -120,11 +120,9 @@ impl Starter {
         Self { client }
     }
 
-    /// Whoever starts it twice starts it once: its id is used for nothing else.
-    async fn start(&self, run: &StartRun) -> Result<(), Failure> {
-        let options = WorkflowStartOptions::new(&run.task_queue, &run.workflow_id)
-            .id_reuse_policy(WorkflowIdReusePolicy::RejectDuplicate)
-            .build();
+    /// Whoever starts it twice starts it once, as far as `reuse` says.
+    async fn start(&self, run: &StartRun, reuse: WorkflowIdReusePolicy) -> Result<(), Failure> {
+        let options = WorkflowStartOptions::new(&run.task_queue, &run.workflow_id).id_reuse_policy(reuse).build();
         let input = RawValue::from_value(&run.input, &PayloadConverter::default());
         let started = self.client.start_workflow(UntypedWorkflow::new(contract::WORKFLOW), input, options).await;
         match started {
@@ -145,7 +143,9 @@ impl Starter {
         }
         let (original, _) = split(&retry.failed.workflow_id);
         let workflow_id = format!("{original}{RETRY_MARK}{}", retry.number);
-        self.start(&StartRun { workflow_id, task_queue, input }).await
+        // It may have been tried in vain before, when the same run was started again by hand and failed again.
+        let reuse = WorkflowIdReusePolicy::AllowDuplicateFailedOnly;
+        self.start(&StartRun { workflow_id, task_queue, input }, reuse).await
     }
 
     async fn do_job(&self, job: &Job) -> Result<(), Failure> {
@@ -153,7 +153,9 @@ impl Starter {
         if job.name == RETRY {
             self.retry(&RetryRun::deserialize(&job.payload).map_err(wrong)?).await
         } else {
-            self.start(&StartRun::deserialize(&job.payload).map_err(wrong)?).await
+            // The id is made for this request alone.
+            let run = StartRun::deserialize(&job.payload).map_err(wrong)?;
+            self.start(&run, WorkflowIdReusePolicy::RejectDuplicate).await
         }
     }
 }

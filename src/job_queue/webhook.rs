@@ -110,6 +110,9 @@ impl Webhook {
             && self.exports.as_ref().is_none_or(|exports| exports.contains(&run.export_id));
         is_wanted.then(|| {
             let key = short_key(JOB, &[&self.name, &run.run_id, end.execution_id]);
+            // Not every provider keeps the character 0, and an error may quote it.
+            let error = run.error.as_ref().map(|error| error.replace('\0', ""));
+            let run = RunRecord { error, ..run.clone() };
             Job::new(JOB, json!({ "webhook": self.name, "run": run }))?.with_key(key, KeyMode::Replace)
         })
     }

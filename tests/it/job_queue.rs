@@ -33,6 +33,10 @@ impl Receiver {
                         Ok(read) => request.extend_from_slice(&bytes[..read]),
                     }
                 }
+                if !is_whole(&request) {
+                    // The caller died in the middle.
+                    continue;
+                }
                 let number = {
                     let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
                     heard.push(String::from_utf8_lossy(&request).into_owned());
@@ -207,6 +211,14 @@ async fn jobs_are_shown_tried_again_moved_and_removed() {
     assert_eq!(bench.jobs(&["show", &later]).code, Some(3), "it was replaced");
     assert_eq!(parsed(&bench.jobs(&["show", &replaced]))["job"]["provider"], "postgres");
 
+    // The copy takes the place of the one that waits, whatever its key says, and there is one at every moment.
+    let (skips, _) = enqueued(&["nobody", "--in", "1 week", "--key", "s", "--key-mode", "skip"]);
+    let retried = parsed(&bench.jobs(&["retry", &skips]));
+    let retried = retried["jobs"][0]["new_id"].as_str().expect("an id").to_owned();
+    assert_eq!(bench.jobs(&["show", &skips]).code, Some(3));
+    assert_eq!(parsed(&bench.jobs(&["show", &retried]))["job"]["key"]["key"], "s");
+    parsed(&bench.jobs(&["cancel", &retried]));
+
     let moved = parsed(&bench.jobs(&["drain", "postgres"]));
     assert_eq!((&moved["jobs"][0]["id"], &moved["jobs"][0]["provider"]), (&json!(replaced), &json!("files")));
     let status = parsed(&bench.jobs(&["status"]));
@@ -244,12 +256,11 @@ async fn an_upload_that_nobody_knows_is_aborted_after_the_run() {
     assert_eq!(bench.end().0, "COMPLETED");
     assert!(parsed(&bench.jobs(&["list"]))["jobs"].as_array().is_some_and(Vec::is_empty), "nothing can be left");
     let key = bench.bucket.keys().await.remove(0);
-    bench.bucket.open_upload(&key).await;
-    bench.bucket.open_upload(&format!("{key}.other")).await;
-
     let again = format!("{}-again", bench.name);
     bench.start_as(&again, &bench.input(100 * MANY_ROWS, json!({})));
     until("the run is in the record", || bench.runs().iter().any(|run| run["status"] == "Running").then_some(()));
+    bench.bucket.open_upload(&key).await;
+    bench.bucket.open_upload(&format!("{key}.other")).await;
     bench.temporal(&["workflow", "cancel", "--workflow-id", &again]);
     assert_eq!(bench.end_of(&again).0, "CANCELED");
     let waiting = until("a job is to clean up", || parsed(&bench.jobs(&["list"]))["jobs"].get(0).cloned());
@@ -272,6 +283,7 @@ fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
         (&["jobs", "enqueue", "a", "1", "--in", "3 fortnights"], 2, "unknown time unit `fortnights`"),
         (&["jobs", "enqueue", "a", "1", "--at", "tomorrow"], 2, "is no time"),
         (&["jobs", "enqueue", "", "1"], 2, "the job's name"),
+        (&["jobs", "enqueue", "a", "\"\\u0000\""], 2, "the character 0"),
         (&["jobs", "show", "x"], 2, "is no id of a job"),
         (&["jobs", "show", "019ad1c4-0000-7000-8000-000000000000"], 3, "no job 019ad1c4"),
         (&["jobs", "drain", "kafka"], 3, "there are files"),

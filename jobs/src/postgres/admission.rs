@@ -1,6 +1,6 @@
 //! Which jobs become rows: what keys say about jobs that wait already.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::job::{Job, JobKey, KeyMode};
 
@@ -12,30 +12,40 @@ pub(super) fn row_key(job: &Job) -> String {
     }
 }
 
-/// The jobs to write, one for each row, beside `held`, which wait already.
+/// The jobs to write, one for each row, beside `held`, which wait already. Of two with one key the one that was made later
+/// decides, in whatever order they come: a job may have been elsewhere meanwhile.
 pub(super) fn admit(jobs: &[Job], held: Vec<Job>) -> Vec<Job> {
     let mut waiting = held.into_iter().map(|job| (row_key(&job), job)).collect::<HashMap<_, _>>();
     // In the order of their first mention: jobs of one queue that are due at once keep the order in which they came.
     let mut order = Vec::new();
-    let mut admitted = HashMap::new();
+    let mut admitted = HashSet::new();
     for job in jobs {
         let key = row_key(job);
-        let mut job = job.clone();
-        if let Some(earlier) = waiting.get(&key) {
-            match job.key.as_ref().map(|key| key.mode) {
-                // The same job came again.
-                _ if earlier.id == job.id => continue,
-                None | Some(KeyMode::Skip) => continue,
-                Some(KeyMode::KeepRunTime) => job.run_at = earlier.run_at,
-                Some(KeyMode::Replace) => {}
-            }
+        let stays = match waiting.get(&key) {
+            None => job.clone(),
+            // The same job came again.
+            Some(other) if other.id == job.id => continue,
+            Some(other) if other.id < job.id => resolve(other, job),
+            Some(other) => resolve(job, other),
+        };
+        if waiting.get(&key) == Some(&stays) {
+            continue;
         }
-        waiting.insert(key.clone(), job.clone());
-        if admitted.insert(key.clone(), job).is_none() {
+        waiting.insert(key.clone(), stays);
+        if admitted.insert(key.clone()) {
             order.push(key);
         }
     }
-    order.iter().filter_map(|key| admitted.remove(key)).collect()
+    order.iter().filter_map(|key| waiting.remove(key)).collect()
+}
+
+/// Which of two jobs with one key runs, as the later one wants it.
+fn resolve(earlier: &Job, later: &Job) -> Job {
+    match later.key.as_ref().map(|key| key.mode) {
+        None | Some(KeyMode::Skip) => earlier.clone(),
+        Some(KeyMode::Replace) => later.clone(),
+        Some(KeyMode::KeepRunTime) => later.clone().run_at(earlier.run_at),
+    }
 }
 
 #[cfg(test)]
@@ -67,13 +77,25 @@ mod tests {
 
     #[test]
     fn keys_make_one_job_of_those_that_wait_and_those_that_come() {
-        let held = || vec![keyed(1, KeyMode::Skip)];
-        assert_eq!(payloads(&admit(&[keyed(2, KeyMode::Skip)], held())), [0_u64; 0]);
+        let held = vec![keyed(1, KeyMode::Skip)];
+        assert_eq!(payloads(&admit(&[keyed(2, KeyMode::Skip)], held.clone())), [0_u64; 0]);
         assert_eq!(payloads(&admit(&[keyed(2, KeyMode::Skip), keyed(3, KeyMode::Skip)], Vec::new())), [2]);
-        assert_eq!(payloads(&admit(&[keyed(2, KeyMode::Replace), keyed(3, KeyMode::Replace)], held())), [3]);
-        let held = held();
+        assert_eq!(payloads(&admit(&[keyed(2, KeyMode::Replace), keyed(3, KeyMode::Replace)], held.clone())), [3]);
         let kept = admit(&[keyed(2, KeyMode::KeepRunTime), keyed(3, KeyMode::KeepRunTime)], held.clone());
         assert_eq!((payloads(&kept), kept[0].run_at), (vec![3], held[0].run_at));
+    }
+
+    /// It was with another provider, and is brought back.
+    #[test]
+    fn a_job_that_comes_late_does_not_replace_a_newer_one() {
+        for mode in [KeyMode::Replace, KeyMode::KeepRunTime, KeyMode::Skip] {
+            let (older, newer) = (keyed(1, mode), keyed(2, mode));
+            let [in_order, late] = [(&older, &newer), (&newer, &older)].map(|(held, comes)| {
+                let written = admit(std::slice::from_ref(comes), vec![held.clone()]);
+                written.into_iter().next().unwrap_or_else(|| held.clone())
+            });
+            assert_eq!(in_order, late, "{mode:?}");
+        }
     }
 
     #[test]

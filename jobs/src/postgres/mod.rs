@@ -195,11 +195,11 @@ impl Postgres {
         connection.close().await.map_err(|error| self.error(doesnt, error))
     }
 
-    /// Jobs that are held, those first that are due first; all of them, or the one with this id.
+    /// Jobs that wait, those first that are due first; or the one with this id, at work or not.
     async fn read(&self, id: Option<JobId>, limit: usize) -> Result<Vec<Job>, ProviderError> {
         self.migrate().await?;
         let sql = format!(
-            "select payload::text, attempts from {} where {} and ($1::text is null or payload->>'id' = $1)
+            "select payload::text, attempts from {} where {} and (($1::text is null and locked_at is null) or payload->>'id' = $1)
             order by run_at, id limit $2",
             self.table("jobs"),
             self.are_jobs()
@@ -214,18 +214,18 @@ impl Postgres {
         Ok(jobs.collect())
     }
 
+    /// In one statement, so that a newer job that takes a row meanwhile isn't deleted with it.
     async fn delete(&self, ids: &[JobId]) -> Result<usize, ProviderError> {
         self.migrate().await?;
-        let sql =
-            format!("select id from {} where payload->>'id' = any($1) and {}", self.table("jobs"), self.are_jobs());
+        let sql = format!(
+            "delete from {} where payload->>'id' = any($1) and locked_at is null and {}",
+            self.table("jobs"),
+            self.are_jobs()
+        );
         let texts = ids.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let rows: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(sql))
-            .bind(texts)
-            .fetch_all(&self.shared.pool)
-            .await
-            .map_err(|error| self.error("can't list jobs", error))?;
-        let deleted = self.utils().complete_jobs(&rows).await;
-        deleted.map(|rows| rows.len()).map_err(|error| self.error("can't delete jobs", error))
+        let deleted = sqlx::query(AssertSqlSafe(sql)).bind(texts).execute(&self.shared.pool).await;
+        let deleted = deleted.map_err(|error| self.error("can't delete jobs", error))?;
+        Ok(usize::try_from(deleted.rows_affected()).unwrap_or(usize::MAX))
     }
 
     async fn count(&self) -> Result<Depth, ProviderError> {
@@ -261,7 +261,8 @@ fn rows(jobs: Vec<Job>) -> Result<Vec<RawJobSpec>, serde_json::Error> {
             run_at: Some(chrono_time(job.run_at)),
             max_attempts: Some(i16::MAX),
             job_key: Some(row_key(&job)),
-            priority: Some(job.priority),
+            // Within a queue, the one that was due first goes first, whatever its priority.
+            priority: Some(if job.queue.is_some() { 0 } else { job.priority }),
             ..JobSpec::new()
         };
         Ok(RawJobSpec { identifier: Task::IDENTIFIER.to_owned(), payload: serde_json::to_value(job)?, spec })

@@ -100,6 +100,7 @@ fn options(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> WorkerOpt
         .schema(&provider.shared.schema)
         .concurrency(consumer.concurrency)
         .poll_interval(provider.options().poll)
+        // No more than can be begun at once: what is claimed together comes in any order, whatever its priority.
         .local_queue(LocalQueueConfig::default().with_size(consumer.concurrency.max(1)).with_ttl(term))
         .complete_job_batch_delay(COMPLETION_DELAY)
         .worker_recovery(recovery)
@@ -125,10 +126,10 @@ fn recover(context: &JobRecoveryContext) -> JobRecoveryResult {
     }
 }
 
-/// Deletes rows in whose place others are, and whose process ended before it could.
+/// Deletes rows in whose place others are, and whose process ended before it could; and queues that nobody uses any more.
 async fn clean_up(utils: &WorkerUtils) {
-    if let Err(error) = utils.cleanup(&[CleanupTask::DeletePermanentlyFailedJobs]).await {
-        tracing::debug!(%error, "rows of jobs that are done stay for now");
+    if let Err(error) = utils.cleanup(&[CleanupTask::DeletePermanentlyFailedJobs, CleanupTask::GcJobQueues]).await {
+        tracing::debug!(%error, "rows of jobs that are done, and of queues without jobs, stay for now");
     }
 }
 
@@ -138,7 +139,7 @@ async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands, worker_i
     loop {
         tokio::time::sleep(term / 3).await;
         match timeout(CONNECT_TIMEOUT * 2, look(provider, hands, worker_id)).await {
-            Ok(Ok(others_wait)) if hands.is_stuck(term, consumer.concurrency, others_wait) => {
+            Ok(Ok(look)) if look.is_unheard || hands.is_stuck(term, consumer.concurrency, look.others_wait) => {
                 return ProviderError::new(&provider.options().name, "works, but hands out no jobs");
             }
             Ok(Ok(_)) => {}
@@ -148,23 +149,38 @@ async fn watch(provider: &Postgres, consumer: &Consumer, hands: &Hands, worker_i
     }
 }
 
-/// Returns whether a job waits for so long that somebody should have taken it.
-async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<bool, sqlx::Error> {
+/// What the database says of a run.
+struct Look {
+    /// A job that could be claimed waits for so long that somebody should have claimed it.
+    others_wait: bool,
+    /// The run's sign of life is so old that others take what it has.
+    is_unheard: bool,
+}
+
+async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<Look, sqlx::Error> {
     let mut connection = PgConnection::connect_with(&provider.address()).await?;
     let term = provider.options().lease_term.as_secs_f64();
     let sql = format!(
-        "select exists(select 1 from {} where locked_at is null and run_at < now() - make_interval(secs => $1) and {})",
-        provider.table("jobs"),
-        provider.are_jobs()
+        "select exists(select 1 from {jobs} where locked_at is null and run_at < now() - make_interval(secs => $1)
+                and {are_jobs} and (job_queue_id is null or exists(
+                    select 1 from {queues} as queues where queues.id = job_queue_id and queues.locked_at is null))),
+            exists(select 1 from {workers} where id = $2 and last_heartbeat_at < now() - make_interval(secs => $1))",
+        jobs = provider.table("jobs"),
+        queues = provider.table("job_queues"),
+        workers = provider.table("workers"),
+        are_jobs = provider.are_jobs()
     );
-    let others_wait = sqlx::query_scalar(AssertSqlSafe(sql)).bind(term).fetch_one(&mut connection).await?;
+    let query = sqlx::query_as::<_, (bool, bool)>(AssertSqlSafe(sql)).bind(term).bind(worker_id);
+    let (others_wait, is_unheard) = query.fetch_one(&mut connection).await?;
     release_lost(provider, hands, worker_id, &mut connection).await?;
+    release_queues(provider, &mut connection).await?;
     connection.close().await?;
-    Ok(others_wait)
+    Ok(Look { others_wait, is_unheard })
 }
 
 /// Lets go of rows that the run has claimed without hearing of it: the answer got lost, and as long as the run lives nobody
-/// else takes them. What the library keeps for later goes back after one term, so after two it can't be that.
+/// else takes them. What the library keeps for later goes back after one term, so after two it can't be that. A row that is
+/// begun in this very moment is given to somebody else as well; then what becomes of it here is not noted.
 async fn release_lost(
     provider: &Postgres,
     hands: &Hands,
@@ -187,15 +203,32 @@ async fn release_lost(
         jobs = lost.len(),
         "jobs were claimed and not heard of; they go back"
     );
+    // One that was superseded meanwhile has no attempts left, and stays so.
     let sql = format!(
         "with lost as (
-            update {jobs} set locked_by = null, locked_at = null, attempts = greatest(0, attempts - 1)
+            update {jobs} set locked_by = null, locked_at = null,
+                attempts = case when key is null then attempts else greatest(0, attempts - 1) end
             where id = any($1) and locked_by = $2 returning job_queue_id)
         update {queues} set locked_by = null, locked_at = null
             where id in (select job_queue_id from lost) and locked_by = $2",
         queues = provider.table("job_queues")
     );
     sqlx::query(AssertSqlSafe(sql)).bind(lost).bind(worker_id).execute(connection).await?;
+    Ok(())
+}
+
+/// Lets go of queues without a row at work: who finishes a row that others have taken over deletes it, and can't free a queue
+/// that is theirs.
+async fn release_queues(provider: &Postgres, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    let sql = format!(
+        "update {queues} as queues set locked_by = null, locked_at = null
+        where queues.locked_at < now() - make_interval(secs => $1)
+            and not exists(select 1 from {jobs} where job_queue_id = queues.id and locked_at is not null)",
+        queues = provider.table("job_queues"),
+        jobs = provider.table("jobs")
+    );
+    let term = provider.options().lease_term.as_secs_f64();
+    sqlx::query(AssertSqlSafe(sql)).bind(term * 2.0).execute(connection).await?;
     Ok(())
 }
 

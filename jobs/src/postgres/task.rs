@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Postgres, rows};
@@ -21,6 +21,9 @@ use crate::job::{Job, MAX_STALLS};
 
 /// How much later than its row a job may be due: the database's clock isn't ours.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(1);
+
+/// How long one try to put a row back may take: a connection may be dead without anybody who says so.
+const PUT_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a row's payload is to the library.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,7 +37,7 @@ impl TaskHandler for Task {
         let hands = context.get_ext::<Hands>().cloned().ok_or("nobody does the work")?;
         let ended = hands.ended.clone();
         let attempt = hands.attempt(&context, self.0);
-        ended.run_until_cancelled(attempt).await.ok_or("the process ended meanwhile")
+        ended.run_until_cancelled(attempt).await.unwrap_or(Err("the process ended meanwhile"))
     }
 }
 
@@ -78,8 +81,8 @@ impl Hands {
         }
     }
 
-    /// Does what there is to do with one row; then the library deletes it.
-    async fn attempt(self, context: &WorkerContext, payload: Value) {
+    /// Does what there is to do with one row; then the library deletes it, unless this fails: others have it then.
+    async fn attempt(self, context: &WorkerContext, payload: Value) -> Result<(), &'static str> {
         let (row, claims) = (*context.job().id(), *context.job().attempts());
         self.progress().begin(row);
         let _slow = self.wait_for_room().await;
@@ -90,10 +93,12 @@ impl Hands {
             }
             _ => self.bury_what_is_no_job(payload).await,
         };
-        if let Verdict::Again(job) = verdict {
-            self.put_back(row, &job).await;
-        }
-        self.progress().end(row);
+        let is_settled = match verdict {
+            Verdict::Gone => true,
+            Verdict::Again(job) => self.put_back(row, context.worker_id(), &job).await,
+        };
+        self.progress().end(row, is_settled);
+        if is_settled { Ok(()) } else { Err("another process has taken the row over") }
     }
 
     async fn decide(&self, job: Job, due: chrono::DateTime<chrono::Utc>) -> Verdict {
@@ -135,30 +140,45 @@ impl Hands {
     }
 
     /// Makes a new row of a job, in whose place the library retires the old one. However long the database is away: until
-    /// then, the old row is as it was.
-    async fn put_back(&self, row: i64, job: &Job) {
+    /// then, the old row is as it was. Returns whether the old row was ours to the end.
+    async fn put_back(&self, row: i64, worker_id: &str, job: &Job) -> bool {
         let mut pause = MIN_PAUSE;
-        while let Err(error) = self.try_to_put_back(row, job).await {
-            tracing::warn!(job = %job.id, %error, ?pause, "what became of a job can't be noted; trying again");
+        loop {
+            let error = match timeout(PUT_BACK_TIMEOUT, self.try_to_put_back(row, worker_id, job)).await {
+                Ok(Ok(was_ours)) => return was_ours,
+                Ok(Err(error)) => error.to_string(),
+                Err(late) => late.to_string(),
+            };
+            tracing::warn!(job = %job.id, error, ?pause, "what became of a job can't be noted; trying again");
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
-    async fn try_to_put_back(&self, row: i64, job: &Job) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    async fn try_to_put_back(
+        &self,
+        row: i64,
+        worker_id: &str,
+        job: &Job,
+    ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
         let mut transaction = self.pool.begin().await?;
         let added = rows(vec![job.clone()])?;
         let keys = added.iter().filter_map(|row| row.spec.job_key.clone()).collect::<Vec<_>>();
         self.provider.lock_keys(&mut transaction, &keys).await?;
+        let sql =
+            format!("select key from {} where id = $1 and locked_by = $2 for update", self.provider.table("jobs"));
+        let query = sqlx::query_scalar::<_, Option<String>>(AssertSqlSafe(sql)).bind(row).bind(worker_id);
+        let Some(key) = query.fetch_optional(&mut *transaction).await? else {
+            // Its lease ran out, or it was put back before and the answer got lost.
+            return Ok(false);
+        };
         // A row without its key was superseded while it was at work: the newer job is there already, and stays.
-        let sql = format!("select 1 from {} where id = $1 and key is not null", self.provider.table("jobs"));
-        let holds_key = sqlx::query(AssertSqlSafe(sql)).bind(row).fetch_optional(&mut *transaction).await?.is_some();
-        if holds_key {
+        if key.is_some() {
             let utils = WorkerUtils::new(&self.pool, &self.provider.shared.schema);
             utils.with_executor(&mut *transaction).add_raw_jobs(&added).await?;
         }
         transaction.commit().await?;
-        Ok(())
+        Ok(true)
     }
 
     /// The library has deleted a row.
@@ -191,9 +211,12 @@ impl Progress {
         self.last_begin = Instant::now();
     }
 
-    fn end(&mut self, row: i64) {
+    /// A row that is settled is deleted soon; any other is left alone.
+    fn end(&mut self, row: i64, is_settled: bool) {
         self.at_work.remove(&row);
-        self.unsettled.insert(row, Instant::now());
+        if is_settled {
+            self.unsettled.insert(row, Instant::now());
+        }
     }
 }
 

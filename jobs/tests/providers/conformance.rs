@@ -246,7 +246,8 @@ pub(crate) async fn nothing_comes_in_while_the_flow_pauses(place: impl Place) {
 /// At least once, and how often it happened is known.
 pub(crate) async fn what_was_at_work_runs_again(place: impl Place) {
     let first = Rig::new(place.open());
-    first.enqueue(&[job(json!({"sleep": 60_000}))]).await;
+    let sleeps = job(json!({"sleep": 60_000}));
+    first.enqueue(std::slice::from_ref(&sleeps)).await;
     let running = first.start();
     first.wait_for("begin", 1).await;
     running.kill().await;
@@ -254,7 +255,7 @@ pub(crate) async fn what_was_at_work_runs_again(place: impl Place) {
     let second = Rig::new(place.open());
     let running = second.start();
     second.wait_for("begin", 1).await;
-    let stalls = async || second.provider.waiting(1).await.expect("works").first().map(|job| job.stalls);
+    let stalls = async || second.provider.find(sleeps.id).await.expect("works").map(|job| job.stalls);
     until("the stall is counted", async || stalls().await == Some(1)).await;
     running.kill().await;
 }

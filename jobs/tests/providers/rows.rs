@@ -28,6 +28,52 @@ async fn a_row_that_was_claimed_and_not_heard_of_runs() {
     running.stop().await;
 }
 
+/// A job of a queue that takes longer than a lease: those behind it wait, and nothing is wrong with that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_job_of_a_queue_is_left_alone() {
+    let place = Database::fresh().await;
+    let rig = Rig::new(place.open());
+    let running = rig.start();
+    let queued = |payload| Job::new(WORK, payload).and_then(|job| job.in_queue("serial")).expect("a job");
+    rig.enqueue(&[queued(json!({"sleep": 8_000})), queued(json!("second"))]).await;
+    rig.wait_for("end", 2).await;
+    assert_eq!(rig.log.begun(), [json!({"sleep": 8_000}), json!("second")], "each began once");
+    running.stop().await;
+}
+
+/// Whoever was frozen finished a row that others had taken over, and could not free the queue that was theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_without_a_row_at_work_is_free_again() {
+    let place = Database::fresh().await;
+    let rig = Rig::new(place.open());
+    let queued = || Job::new(WORK, json!("waits")).and_then(|job| job.in_queue("serial")).expect("a job");
+    rig.enqueue(&[queued()]).await;
+    let lock = "update {schema}._private_job_queues set locked_by = 'nobody', locked_at = now()";
+    assert_eq!(place.tamper(lock).await, 1);
+    let running = rig.start();
+    rig.wait_for("end", 1).await;
+    running.stop().await;
+}
+
+/// Others have taken the row over, and the attempt here fails: it must not touch what is theirs.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_others_have_is_not_put_back() {
+    let place = Database::fresh().await;
+    let rig = Rig::new(place.open());
+    let running = rig.start();
+    let job = Job::new(WORK, json!({"sleep": 1_500, "fail": 1})).expect("a job");
+    rig.enqueue(std::slice::from_ref(&job)).await;
+    rig.wait_for("begin", 1).await;
+    // As a sweep does, before anybody claims it.
+    let recover =
+        "update {schema}._private_jobs set locked_by = null, locked_at = null, run_at = now() + interval '4 seconds'";
+    assert_eq!(place.tamper(recover).await, 1);
+    rig.wait_for("begin", 2).await;
+    rig.wait_for("end", 1).await;
+    rig.wait_until_empty().await;
+    running.stop().await;
+}
+
 /// Somebody else's rows, or what a later version makes of ours.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_that_is_no_job_joins_the_dead() {
