@@ -121,7 +121,7 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     // After the runs, whose ends make jobs.
     tokio::select! {
         () = jobs.stop() => {}
-        name = signals.next() => tracing::warn!(signal = name, "jobs at work are left; they will be handled again"),
+        name = signals.next() => tracing::warn!(signal = name, "jobs at work will be handled again, and those in memory are lost"),
     }
     store.close().await;
     outcome
