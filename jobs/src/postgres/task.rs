@@ -22,6 +22,9 @@ use crate::job::{Job, MAX_STALLS};
 /// How much later than its row a job may be due: the database's clock isn't ours.
 const TOLERANCE: SignedDuration = SignedDuration::from_secs(1);
 
+/// How much is kept of a row that is no job and can't be a payload either.
+const CORRUPT_CHARS: usize = 64 * 1024;
+
 /// How long one try to put a row back may take: a connection may be dead without anybody who says so.
 const PUT_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -113,9 +116,12 @@ impl Hands {
     /// Keeps it among the dead, where somebody finds it.
     async fn bury_what_is_no_job(&self, payload: Value) -> Verdict {
         tracing::error!(provider = self.provider.options().name, "this row is no job; it joins the dead letters");
-        match Job::new("corrupt", payload) {
+        let text = payload.to_string().chars().take(CORRUPT_CHARS).collect::<String>();
+        // What can't be a payload is kept as text, or the beginning of it.
+        match Job::new("corrupt", payload).or_else(|_| Job::new("corrupt", Value::String(text))) {
             Ok(job) => self.work.bury(Job { last_error: Some("this is no job".to_owned()), ..job }).await,
-            Err(_too_large) => Verdict::Gone,
+            // Text of this length without the character 0 is a payload.
+            Err(_impossible) => Verdict::Gone,
         }
     }
 

@@ -86,6 +86,16 @@ async fn a_row_that_is_no_job_joins_the_dead() {
     let dead = rig.dead.list(1).await.expect("works").remove(0).job;
     assert_eq!((dead.name.as_str(), &dead.payload), ("corrupt", &json!({"some": "thing"})));
     rig.wait_until_empty().await;
+
+    // Not even a payload.
+    rig.enqueue(&[Job::new(WORK, json!("a job"))
+        .expect("a job")
+        .run_at(Timestamp::now() + SignedDuration::from_secs(1))])
+        .await;
+    assert_eq!(place.tamper("update {schema}._private_jobs set payload = '[\"a \\u0000\"]'").await, 1);
+    until("it is among the dead, too", async || rig.dead.list(2).await.expect("works").len() == 2).await;
+    let dead = rig.dead.list(2).await.expect("works").remove(1).job;
+    assert_eq!(dead.payload, json!("[\"a \\u0000\"]"));
     running.stop().await;
 }
 
