@@ -255,9 +255,9 @@ pub(crate) struct JobIdsArgs {
 pub(crate) struct EnqueueArgs {
     /// The job's name, which says who handles it.
     pub(crate) name: String,
-    /// Its payload as JSON.
-    #[arg(default_value = "null", value_parser = parse_json)]
-    pub(crate) payload: serde_json::Value,
+    /// Its payload as JSON; - reads it from stdin.
+    #[arg(default_value = "null")]
+    pub(crate) payload: String,
     /// Run it after so much time, such as "3 minutes" or 90s.
     #[arg(long = "in", value_name = "TIME", conflicts_with = "at", value_parser = parse_later)]
     pub(crate) run_in: Option<jiff::Timestamp>,
@@ -311,10 +311,6 @@ pub(crate) struct DeadArgs {
 
 fn parse_job_id(text: &str) -> Result<JobId, String> {
     JobId::parse(text).ok_or_else(|| "is no id of a job; jobs list and jobs dead show them".to_owned())
-}
-
-fn parse_json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("is no JSON: {error}; a text needs quotes of its own"))
 }
 
 fn parse_instant(text: &str) -> Result<jiff::Timestamp, String> {

@@ -1,16 +1,18 @@
 //! `jobs`: deferred work, and what became of it.
 
 use std::collections::HashSet;
+use std::io::Read as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use jobs::dead_letter::DeadLetter;
 use jobs::error::{InvalidJob, ProviderError};
-use jobs::job::{Job, JobId, JobKey, KeyMode};
+use jobs::job::{Job, JobId, JobKey, KeyMode, MAX_PAYLOAD_BYTES};
 use jobs::observer::NoObserver;
 use jobs::provider::{Durability, Provider};
 use jobs::queue::{Queue, QueueError, StartError};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::Process;
 use crate::cli::{EnqueueArgs, JobsCommand, JobsCommandArgs, JobsListArgs, KeyModeArg};
@@ -169,14 +171,37 @@ async fn show(places: &Places, id: JobId, process: &Process) -> Result<(), Failu
 }
 
 async fn enqueue(places: &Places, arguments: &EnqueueArgs, process: &Process) -> Result<(), Failure> {
-    let job = job(arguments).map_err(|error| Failure::new(Exit::Usage, "Usage", error.to_string()))?;
+    let payload = payload(&arguments.payload)?;
+    let job = job(arguments, payload).map_err(|error| Failure::new(Exit::Usage, "Usage", error.to_string()))?;
     let queue = start(on_disk(places).cloned().collect()).await?;
     let receipt = queue.enqueue(std::slice::from_ref(&job), Durability::Persistent).await.map_err(refused)?;
     done(&[Done { id: job.id, done: "enqueued", new_id: None, provider: Some(receipt.provider) }], process)
 }
 
-fn job(arguments: &EnqueueArgs) -> Result<Job, InvalidJob> {
-    let mut job = Job::new(&arguments.name, arguments.payload.clone())?
+/// A payload that is given, or comes from stdin: an argument has room for 128 KiB only.
+fn payload(given: &str) -> Result<Value, Failure> {
+    let text = if given == "-" {
+        let mut text = String::new();
+        // One byte more than may be tells that it is too much.
+        let limit = u64::try_from(MAX_PAYLOAD_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+        std::io::stdin().take(limit).read_to_string(&mut text).map_err(anyhow::Error::from)?;
+        text
+    } else {
+        given.to_owned()
+    };
+    if text.len() > MAX_PAYLOAD_BYTES {
+        let message =
+            format!("the payload has more than {MAX_PAYLOAD_BYTES} bytes; keep large data elsewhere and name it here");
+        return Err(Failure::new(Exit::Usage, "Usage", message));
+    }
+    serde_json::from_str(&text).map_err(|error| {
+        let message = format!("the payload is no JSON: {error}; a text needs quotes of its own");
+        Failure::new(Exit::Usage, "Usage", message)
+    })
+}
+
+fn job(arguments: &EnqueueArgs, payload: Value) -> Result<Job, InvalidJob> {
+    let mut job = Job::new(&arguments.name, payload)?
         .with_priority(arguments.priority)
         .with_max_attempts(arguments.max_attempts)?;
     if let Some(run_at) = arguments.run_in.or(arguments.at) {

@@ -293,6 +293,19 @@ fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
         assert_eq!(run.code, Some(code), "{arguments:?}: {run:?}");
         assert!(run.stderr.contains(sentence), "{arguments:?}: {run:?}");
     }
+    for (payload, code, sentence) in [
+        (format!("\"{}\"", "x".repeat(300_000)), 0, ""),
+        (format!("\"{}\"", "x".repeat(2_000_000)), 2, "more than 1048576 bytes"),
+        ("{".to_owned(), 2, "the payload is no JSON"),
+    ] {
+        std::fs::write(folder.0.join("payload.json"), payload).expect("a file");
+        let stdin = std::fs::File::open(folder.0.join("payload.json")).expect("a file");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
+        command.args(["jobs", "enqueue", "a", "-"]).current_dir(&folder.0).stdin(stdin);
+        let run = Run::new(&command.output().expect("the program starts"));
+        assert!(run.code == Some(code) && run.stderr.contains(sentence), "{run:?}");
+    }
+
     let cases = [
         ("providers:\n  - type: kafka\n", "\"kafka\" is unknown; write memory, postgres, s3 or files"),
         ("providers:\n  - type: memory\n", "needs one that keeps jobs on a disk"),
