@@ -1,7 +1,7 @@
 //! Files on disk to validated configuration.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use engine::config::connections::{Connections, Surroundings};
@@ -10,7 +10,7 @@ use engine::config::load;
 use engine::config::validate::Export;
 
 use crate::cli::{ConnectionsArgs, ExportArgs};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 
 /// The file of connections that is taken unasked when it lies beside the export.
 const CONNECTIONS_FILE: &str = "connections.yaml";
@@ -52,6 +52,20 @@ pub(crate) fn read(path: &Path) -> Result<String, Failure> {
         io::ErrorKind::NotFound => Failure::not_found(format!("there is no file {}", path.display())),
         _ => Failure::from(anyhow::anyhow!("read {}: {error}", path.display())),
     })
+}
+
+/// Reads what is given on stdin; `what` names it for messages.
+pub(crate) fn read_stdin(what: &str, max_bytes: usize) -> Result<String, Failure> {
+    let mut text = String::new();
+    // One byte more than may be tells that it is too much.
+    let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX).saturating_add(1);
+    let read = io::stdin().take(limit).read_to_string(&mut text);
+    read.map_err(|error| Failure::from(anyhow::anyhow!("read the {what} from stdin: {error}")))?;
+    if text.len() > max_bytes {
+        let message = format!("the {what} on stdin has more than {max_bytes} bytes; make it shorter");
+        return Err(Failure::new(Exit::Usage, "Usage", message));
+    }
+    Ok(text)
 }
 
 /// Reads files that `path` names: relative to it.

@@ -18,6 +18,7 @@ use temporalio_sdk::runtime::RuntimeOptions;
 use temporalio_sdk::runtime::worker_tuner::{FixedSizeSlotSupplier, TunerHolder};
 use temporalio_sdk::{Runtime, Worker, WorkerOptions};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use workflows::s3_export::S3Export;
 
@@ -31,6 +32,9 @@ use crate::temporal::connect;
 /// The longest time for which the SDK holds a heartbeat back. Heartbeats of ours are acknowledged on their own; the SDK's
 /// only have to be fresh enough for its own timer.
 const HEARTBEAT_THROTTLE: Duration = Duration::from_secs(5);
+
+/// How long jobs have to end after runs that took all of the grace.
+const JOBS_ENDING: Duration = Duration::from_secs(2);
 
 /// How many workflow tasks are at work at once. They take no time.
 const WORKFLOW_TASKS: usize = 100;
@@ -106,10 +110,12 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     health.enter(Phase::Ready);
     tracing::info!(task_queue = %settings.task_queue, "taking runs from Temporal");
 
+    let mut deadline = None;
     let outcome = tokio::select! {
         outcome = &mut work => outcome.context("the worker ended"),
         name = signals.next() => {
             health.enter(Phase::Stopping);
+            deadline = Some(Instant::now() + settings.shutdown_grace);
             tracing::info!(signal = name, grace = ?settings.shutdown_grace, "stopping: no new runs, and those at work end");
             stop_polling();
             jobs.wind_up();
@@ -118,9 +124,11 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
         }
     };
     health.enter(Phase::Stopping);
-    // After the runs, whose ends make jobs.
+    // After the runs, whose ends make jobs, and within the same time; but jobs that wait in memory need a moment.
+    let deadline =
+        deadline.unwrap_or_else(|| Instant::now() + settings.shutdown_grace).max(Instant::now() + JOBS_ENDING);
     tokio::select! {
-        () = jobs.stop() => {}
+        () = jobs.stop(deadline) => {}
         name = signals.next() => tracing::warn!(signal = name, "jobs at work will be handled again, and those in memory are lost"),
     }
     store.close().await;

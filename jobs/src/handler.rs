@@ -16,8 +16,8 @@ use crate::job::{Job, JobId};
 use crate::observer::{Execution, NoObserver, Observer};
 use crate::recent::Recent;
 
-/// How long an attempt may take when nobody says so.
-pub const DEFAULT_TIME_LIMIT: Duration = Duration::from_secs(300);
+/// How long an attempt may take.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// How long putting a job among the dead may take.
 const BURY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -95,7 +95,6 @@ pub trait Work: Send + Sync + fmt::Debug {
 pub struct Dispatcher {
     handlers: BTreeMap<String, Arc<dyn Handler>>,
     dead: Arc<dyn DeadLetters>,
-    time_limit: Duration,
     observer: Arc<dyn Observer>,
     seen: Mutex<Seen>,
 }
@@ -124,7 +123,7 @@ impl Dispatcher {
     pub fn new(dead: Arc<dyn DeadLetters>) -> Self {
         let seen = Mutex::new(Seen { done: Recent::new(REMEMBERED), at_work: HashSet::new() });
         let observer = Arc::new(NoObserver);
-        Self { handlers: BTreeMap::new(), dead, time_limit: DEFAULT_TIME_LIMIT, observer, seen }
+        Self { handlers: BTreeMap::new(), dead, observer, seen }
     }
 
     /// Gives all jobs with this name to `handler`.
@@ -134,21 +133,10 @@ impl Dispatcher {
         self
     }
 
-    /// Ends attempts after this time; [`DEFAULT_TIME_LIMIT`] otherwise.
-    #[must_use]
-    pub fn with_time_limit(self, time_limit: Duration) -> Self {
-        Self { time_limit, ..self }
-    }
-
     /// Reports every attempt to `observer`.
     #[must_use]
     pub fn with_observer(self, observer: Arc<dyn Observer>) -> Self {
         Self { observer, ..self }
-    }
-
-    /// The names that have handlers.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.handlers.keys().map(String::as_str)
     }
 
     /// A handler's panic and delay are failures of that job alone.
@@ -207,10 +195,10 @@ impl Dispatcher {
         let owned = job.clone();
         // In a task of its own, so that its panic isn't ours; it ends with this attempt.
         let task = AbortOnDropHandle::new(tokio::spawn(async move { handler.handle(&owned).await }));
-        match tokio::time::timeout(self.time_limit, task).await {
+        match tokio::time::timeout(TIME_LIMIT, task).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(error)) => Err(Failure::new(format!("the handler panicked: {error}"))),
-            Err(_late) => Err(Failure::new(format!("the handler did not end within {:?}", self.time_limit))),
+            Err(_late) => Err(Failure::new(format!("the handler did not end within {TIME_LIMIT:?}"))),
         }
     }
 
@@ -251,5 +239,33 @@ impl Work for Dispatcher {
 impl fmt::Debug for Dispatcher {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Dispatcher").field("names", &self.handlers.keys()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+    use object_store::memory::InMemory;
+    use object_store::path::Path;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dead_letter::StoredDeadLetters;
+
+    struct Endless;
+
+    impl Handler for Endless {
+        fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, Result<(), Failure>> {
+            std::future::pending().boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_attempt_without_an_end_is_in_vain() {
+        let dead = Arc::new(StoredDeadLetters::new(Arc::new(InMemory::new()), Path::default()));
+        let dispatcher = Dispatcher::new(dead).with_handler("endless", Arc::new(Endless));
+        let verdict = dispatcher.attempt(Job::new("endless", json!(1)).expect("a job")).await;
+        let Verdict::Again(job) = verdict else { panic!("it is to be tried again") };
+        assert_eq!((job.attempts, job.last_error.as_deref()), (1, Some("the handler did not end within 300s")));
     }
 }

@@ -317,11 +317,6 @@ impl Queue {
     pub async fn status(&self) -> Vec<ProviderStatus> {
         join_all(self.0.tiers.iter().map(Tier::status)).await
     }
-
-    /// Its providers, in their order.
-    pub fn providers(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
-        self.0.tiers.iter().map(|tier| &tier.provider)
-    }
 }
 
 /// Moves jobs of a provider that stood in to a better one: copied, acknowledged, and only then deleted.

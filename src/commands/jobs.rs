@@ -1,7 +1,6 @@
 //! `jobs`: deferred work, and what became of it.
 
 use std::collections::HashSet;
-use std::io::Read as _;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -16,6 +15,7 @@ use serde_json::Value;
 
 use crate::Process;
 use crate::cli::{EnqueueArgs, JobsCommand, JobsCommandArgs, JobsListArgs, KeyModeArg};
+use crate::configuration::read_stdin;
 use crate::exit::{Exit, Failure};
 use crate::job_queue::load_jobs;
 use crate::job_queue::places::{self, Places};
@@ -180,20 +180,7 @@ async fn enqueue(places: &Places, arguments: &EnqueueArgs, process: &Process) ->
 
 /// A payload that is given, or comes from stdin: an argument has room for 128 KiB only.
 fn payload(given: &str) -> Result<Value, Failure> {
-    let text = if given == "-" {
-        let mut text = String::new();
-        // One byte more than may be tells that it is too much.
-        let limit = u64::try_from(MAX_PAYLOAD_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-        std::io::stdin().take(limit).read_to_string(&mut text).map_err(anyhow::Error::from)?;
-        text
-    } else {
-        given.to_owned()
-    };
-    if text.len() > MAX_PAYLOAD_BYTES {
-        let message =
-            format!("the payload has more than {MAX_PAYLOAD_BYTES} bytes; keep large data elsewhere and name it here");
-        return Err(Failure::new(Exit::Usage, "Usage", message));
-    }
+    let text = if given == "-" { read_stdin("payload", MAX_PAYLOAD_BYTES)? } else { given.to_owned() };
     serde_json::from_str(&text).map_err(|error| {
         let message = format!("the payload is no JSON: {error}; a text needs quotes of its own");
         Failure::new(Exit::Usage, "Usage", message)

@@ -1,6 +1,5 @@
 //! `runs start`: a run on Temporal, now or as soon as Temporal is there.
 
-use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,10 +9,8 @@ use jobs::provider::Durability;
 use jobs::queue::Queue;
 use serde::Serialize;
 use serde_json::{Value, json};
+use temporalio_client::WorkflowIdReusePolicy;
 use temporalio_client::errors::WorkflowStartError;
-use temporalio_client::{UntypedWorkflow, WorkflowStartOptions};
-use temporalio_common::data_converters::{PayloadConverter, RawValue};
-use workflows::contract;
 use workflows::payload::S3ExportInput;
 
 use crate::Process;
@@ -23,6 +20,9 @@ use crate::exit::{Exit, Failure};
 use crate::job_queue::temporal::{START, StartRun};
 use crate::job_queue::{load_jobs, places};
 use crate::temporal::connect;
+
+/// The longest input that is read from stdin: Temporal takes no longer ones. Unit: bytes.
+const MAX_INPUT_BYTES: usize = 2 * 1024 * 1024;
 
 /// What became of the request.
 #[derive(Debug, Serialize)]
@@ -71,8 +71,8 @@ fn request(arguments: &RunsStartArgs) -> Result<(StartRun, bool), Failure> {
     let wrong = |message: String| Failure::new(Exit::Config, "Config", message);
     let mut input: Value = serde_json::from_str(&read(&arguments.input)?)
         .map_err(|error| wrong(format!("{} is no JSON: line {}", arguments.input.display(), error.line())))?;
-    if let (Value::Object(fields), Some(end)) = (&mut input, arguments.interval_end) {
-        fields.insert("data_interval_end".to_owned(), json!(end));
+    if let Some(end) = arguments.interval_end {
+        StartRun::set_interval_end(&mut input, end);
     }
     let export = S3ExportInput::from_json(&input).map_err(|faults| wrong(faults.join("; ")))?;
     let bounds = export.bounds(None).map_err(|fault| wrong(format!("{fault}; or give --interval-end")))?;
@@ -82,20 +82,17 @@ fn request(arguments: &RunsStartArgs) -> Result<(StartRun, bool), Failure> {
 }
 
 fn read(input: &Path) -> Result<String, Failure> {
-    if input != Path::new("-") {
-        return configuration::read(input);
+    if input == Path::new("-") {
+        configuration::read_stdin("input", MAX_INPUT_BYTES)
+    } else {
+        configuration::read(input)
     }
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).map_err(anyhow::Error::from)?;
-    Ok(text)
 }
 
 async fn start(run: &StartRun) -> Result<String, Refusal> {
     let client = connect().await.map_err(|error| Refusal::Away(format!("{error:#}")))?;
-    let options = WorkflowStartOptions::new(&run.task_queue, &run.workflow_id).build();
-    let input = RawValue::from_value(&run.input, &PayloadConverter::default());
-    match client.start_workflow(UntypedWorkflow::new(contract::WORKFLOW), input, options).await {
-        Ok(handle) => Ok(handle.info().run_id.clone().unwrap_or_default()),
+    match run.start(&client, WorkflowIdReusePolicy::AllowDuplicate).await {
+        Ok(execution_id) => Ok(execution_id),
         Err(WorkflowStartError::AlreadyStarted { .. }) => {
             let message = format!("{} is at work already; wait for its end, or give --workflow-id", run.workflow_id);
             Err(Refusal::Final(Failure::new(Exit::Permanent, "AlreadyStarted", message)))

@@ -32,6 +32,7 @@ use jobs::spool::Spool;
 use sha2::{Digest as _, Sha256};
 use temporalio_client::Client;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::clean_up::CleanUp;
@@ -137,12 +138,18 @@ impl JobQueue {
         self.stop.cancel();
     }
 
-    /// Stops in good order: no new jobs, those at work end, and what is in memory is kept.
-    pub(crate) async fn stop(self) {
+    /// Stops in good order: no new jobs, those at work end until `deadline`, and what is in memory is kept. A provider that
+    /// doesn't answer holds nothing up: what it handed out comes again.
+    pub(crate) async fn stop(self, deadline: Instant) {
         self.stop.cancel();
-        for task in self.tasks {
-            if let Err(error) = task.await {
-                tracing::error!(%error, "a task of the job queue ended badly");
+        for mut task in self.tasks {
+            match timeout_at(deadline, &mut task).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "a task of the job queue ended badly"),
+                Err(_late) => {
+                    tracing::warn!("jobs at work did not end in time; they will be handled again");
+                    task.abort();
+                }
             }
         }
         if let Err(error) = self.queue.close(&self.spool).await {

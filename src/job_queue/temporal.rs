@@ -5,6 +5,7 @@ use std::time::Duration;
 use activities::RunEnded;
 use engine::config::validate::Check;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use jobs::error::InvalidJob;
 use jobs::handler::{Failure, Handler};
 use jobs::job::{Job, KeyMode};
@@ -44,12 +45,36 @@ pub(crate) struct StartRun {
     pub(crate) input: Value,
 }
 
+impl StartRun {
+    /// Starts it; returns the execution's id. `reuse` says what follows from an earlier run with the id.
+    ///
+    /// # Errors
+    /// Temporal's, `AlreadyStarted` among them.
+    pub(crate) async fn start(
+        &self,
+        client: &Client,
+        reuse: WorkflowIdReusePolicy,
+    ) -> Result<String, WorkflowStartError> {
+        let options = WorkflowStartOptions::new(&self.task_queue, &self.workflow_id).id_reuse_policy(reuse).build();
+        let input = RawValue::from_value(&self.input, &PayloadConverter::default());
+        let handle = client.start_workflow(UntypedWorkflow::new(contract::WORKFLOW), input, options).await?;
+        Ok(handle.info().run_id.clone().unwrap_or_default())
+    }
+
+    /// Makes an input that of the interval that ends then; a schedule's names none.
+    pub(crate) fn set_interval_end(input: &mut Value, end: Timestamp) {
+        if let Value::Object(fields) = input {
+            fields.insert("data_interval_end".to_owned(), json!(end));
+        }
+    }
+}
+
 /// A run that failed, to be started again with the input that Temporal has of it.
 #[derive(Debug, Serialize, Deserialize)]
 struct RetryRun {
     #[serde(flatten)]
     failed: PastRun,
-    interval_end: jiff::Timestamp,
+    interval_end: Timestamp,
     number: u32,
 }
 
@@ -97,7 +122,7 @@ impl RetryFailed {
         let key = short_key(RETRY, &[original, &number.to_string(), end.execution_id]);
         let job = Job::new(RETRY, payload).and_then(|job| job.with_key(key, KeyMode::Replace));
         Some(job.map(|job| {
-            let due = job.run_at.checked_add(self.after).unwrap_or(jiff::Timestamp::MAX);
+            let due = job.run_at.checked_add(self.after).unwrap_or(Timestamp::MAX);
             job.run_at(due)
         }))
     }
@@ -122,10 +147,7 @@ impl Starter {
 
     /// Whoever starts it twice starts it once, as far as `reuse` says.
     async fn start(&self, run: &StartRun, reuse: WorkflowIdReusePolicy) -> Result<(), Failure> {
-        let options = WorkflowStartOptions::new(&run.task_queue, &run.workflow_id).id_reuse_policy(reuse).build();
-        let input = RawValue::from_value(&run.input, &PayloadConverter::default());
-        let started = self.client.start_workflow(UntypedWorkflow::new(contract::WORKFLOW), input, options).await;
-        match started {
+        match run.start(&self.client, reuse).await {
             Ok(_) => tracing::info!(workflow = run.workflow_id, "a job started this run"),
             Err(WorkflowStartError::AlreadyStarted { .. }) => {
                 tracing::info!(workflow = run.workflow_id, "the run was started before");
@@ -135,12 +157,10 @@ impl Starter {
         Ok(())
     }
 
-    /// Starts it again for the same interval, which a schedule's input doesn't name.
+    /// Starts it again for the same interval.
     async fn retry(&self, retry: &RetryRun) -> Result<(), Failure> {
         let (task_queue, mut input) = retry.failed.beginning(&self.client).await?;
-        if let Value::Object(fields) = &mut input {
-            fields.insert("data_interval_end".to_owned(), json!(retry.interval_end));
-        }
+        StartRun::set_interval_end(&mut input, retry.interval_end);
         let (original, _) = split(&retry.failed.workflow_id);
         let workflow_id = format!("{original}{RETRY_MARK}{}", retry.number);
         // It may have been tried in vain before, when the same run was started again by hand and failed again.

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -245,6 +246,24 @@ async fn jobs_are_shown_tried_again_moved_and_removed() {
     assert_eq!(parsed(&bench.jobs(&["show", &revived]))["dead"]["job"]["name"], "nobody");
     let status = bench.status("/jobs");
     assert!(status.contains("\"mode\":\"normal\"") && status.contains("\"name\":\"postgres\""), "{status}");
+}
+
+/// Whoever is called doesn't answer, and the worker ends in time all the same; the call comes again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_hangs_does_not_hold_up_the_end() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}/hook", silent.local_addr().expect("an address"));
+    let mut bench = Bench::without_worker(vec![("HOOK", url)]).await;
+    bench.write_jobs("webhooks: [{name: ops, url: \"${HOOK}\"}]\n");
+    bench.arguments.extend(["--shutdown-grace".to_owned(), "3".to_owned()]);
+    bench.start_worker();
+    bench.start(&bench.input(10, json!({})));
+    assert_eq!(bench.end().0, "COMPLETED");
+    let _calling = silent.accept().await.expect("a call");
+    let begin = Instant::now();
+    assert!(bench.end_worker("TERM").success(), "{}", bench.log());
+    assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+    until("the call waits again", || parsed(&bench.jobs(&["list"]))["jobs"].get(0).cloned());
 }
 
 #[tokio::test]

@@ -89,7 +89,7 @@ impl Hands {
         let (row, claims) = (*context.job().id(), *context.job().attempts());
         self.progress().begin(row);
         let _slow = self.wait_for_room().await;
-        let verdict = match serde_json::from_value::<Job>(payload.clone()) {
+        let verdict = match Job::deserialize(&payload) {
             Ok(job) if job.check().is_ok() => {
                 let _in_hand = self.flow.take(1, job.num_bytes() as u64);
                 self.decide(with_stalls(job, claims), *context.job().run_at()).await

@@ -145,13 +145,23 @@ impl Database {
 
     /// The provider as what it is.
     pub(crate) fn postgres(&self) -> Postgres {
-        let options = PostgresOptions {
+        Postgres::new(&self.url, self.options()).expect("an address")
+    }
+
+    /// A pool with room for one, and the provider beside it.
+    pub(crate) async fn beside_a_pool_of_one(&self) -> (sqlx::PgPool, Arc<dyn Provider>) {
+        let pool = sqlx::postgres::PgPoolOptions::new().max_connections(1).connect(&self.url).await.expect("a pool");
+        let provider = Postgres::beside(&pool, self.options());
+        (pool, Arc::new(provider))
+    }
+
+    fn options(&self) -> PostgresOptions {
+        PostgresOptions {
             schema: self.schema.clone(),
             poll: Duration::from_millis(200),
             lease_term: LEASE_TERM,
             ..PostgresOptions::default()
-        };
-        Postgres::new(&self.url, options).expect("an address")
+        }
     }
 
     /// The same server without a database of that name.

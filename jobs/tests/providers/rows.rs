@@ -28,6 +28,19 @@ async fn a_row_that_was_claimed_and_not_heard_of_runs() {
     running.stop().await;
 }
 
+/// Jobs beside a pool of the program's own have connections of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_pool_does_not_stop_jobs() {
+    let place = Database::fresh().await;
+    let (pool, provider) = place.beside_a_pool_of_one().await;
+    let _busy = pool.acquire().await.expect("a connection");
+    let rig = Rig::new(provider);
+    let running = rig.start();
+    rig.enqueue(&[Job::new(WORK, json!("runs")).expect("a job")]).await;
+    rig.wait_for("end", 1).await;
+    running.stop().await;
+}
+
 /// A job of a queue that takes longer than a lease: those behind it wait, and nothing is wrong with that.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_job_of_a_queue_is_left_alone() {
