@@ -50,6 +50,9 @@ use crate::exit::Failure;
 const MAX_IN_HAND: u64 = 1_000;
 const MAX_BYTES_IN_HAND: u64 = 64 * 1024 * 1024;
 
+/// What jobs at work leave of the grace at most, so that what they were doing can still be noted as undone.
+const NOTING: Duration = Duration::from_secs(2);
+
 /// How often the places are asked what they hold, for metrics and the status port.
 const STATUS_INTERVAL: Duration = Duration::from_secs(15);
 
@@ -107,7 +110,7 @@ impl JobQueue {
             flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
             concurrency: config.concurrency.get(),
             stop: stop.clone(),
-            grace,
+            grace: grace.saturating_sub(NOTING.min(grace / 4)),
         };
         let tasks = vec![
             tokio::spawn({
