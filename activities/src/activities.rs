@@ -251,6 +251,8 @@ fn output(report: RunReport, attempt: u32) -> InsertOutput {
             .map(|file| ExportedFile { bucket: file.bucket, key: file.key, rows: file.rows, bytes: file.bytes })
             .collect(),
         repaired_values: report.repaired_values,
+        rows_left_out: report.rows_left_out,
+        rows_failed: report.rows_failed,
         attempt,
     }
 }

@@ -14,6 +14,7 @@ pub mod run;
 pub mod sink;
 pub mod source;
 pub mod stop;
+pub mod transform;
 
 mod encode;
 #[cfg(test)]

@@ -27,6 +27,7 @@ use crate::source::control;
 use crate::source::stream::PlannedQuery;
 use crate::source::transport::Transport;
 use crate::stop::Stop;
+use crate::transform::{RowTransform, Transforms};
 
 /// Which run this is, and which try of it.
 #[derive(Debug, Clone)]
@@ -76,7 +77,7 @@ pub struct RunContext {
 /// What a run has published.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RunReport {
-    /// Rows read, encoded and written: the same number, or the run would have failed.
+    /// Rows written: as many as were read, but for those that a plugin left out, or the run would have failed.
     pub rows: u64,
     /// Bytes of all files.
     pub bytes: u64,
@@ -84,6 +85,10 @@ pub struct RunReport {
     pub files: Vec<FileReport>,
     /// Values whose text wasn't UTF-8 and was repaired.
     pub repaired_values: u64,
+    /// Rows that a plugin left out, those among them that it failed on too.
+    pub rows_left_out: u64,
+    /// Rows that a plugin failed on, left out or written as they were.
+    pub rows_failed: u64,
 }
 
 /// One visible object.
@@ -108,6 +113,7 @@ pub struct FileReport {
 pub struct Engine {
     cpu: CpuPool,
     memory_limit: Arc<AtomicU64>,
+    transforms: Transforms,
 }
 
 /// A run's part of [`Engine::memory_limit`].
@@ -129,7 +135,13 @@ impl Engine {
     /// `Internal` when the threads can't be started.
     pub fn new() -> Result<Self> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self { cpu: CpuPool::new(threads)?, memory_limit: Arc::default() })
+        Ok(Self { cpu: CpuPool::new(threads)?, memory_limit: Arc::default(), transforms: Transforms::default() })
+    }
+
+    /// The same engine, whose exports may ask for these transforms.
+    #[must_use]
+    pub fn with_transforms(self, transforms: Transforms) -> Self {
+        Self { transforms, ..self }
     }
 
     /// The memory limits of all runs at work, together. Unit: bytes.
@@ -153,11 +165,13 @@ impl Engine {
     #[tracing::instrument(name = "export.run", skip_all, fields(export = export.id, run_id = identity.run_id, attempt = identity.attempt))]
     pub async fn run(&self, export: &ExportConfig, identity: &RunIdentity, context: &RunContext) -> Result<RunReport> {
         let _limit = self.put_to_work(export.limits.memory_bytes);
+        // Before anything is asked of anybody.
+        let transform = export.transform.as_ref().map(|config| self.transforms.find(config)).transpose()?;
         let transport = Transport::new(&export.source.connection)?;
         let preparing = Box::pin(prepare(&transport, export, identity, context));
         let prepared = unless_stopped(&context.stop, preparing).await?;
         let query_id = query_id(identity);
-        let result = self.copy(&transport, export, prepared, &query_id, context).await;
+        let result = self.copy(&transport, export, prepared, transform, &query_id, context).await;
         if result.is_err()
             && let Err(error) = control::kill(&transport, &query_id).await
         {
@@ -171,6 +185,7 @@ impl Engine {
         transport: &Transport,
         export: &ExportConfig,
         prepared: Prepared,
+        transform: Option<Arc<dyn RowTransform>>,
         query_id: &str,
         context: &RunContext,
     ) -> Result<RunReport> {
@@ -189,12 +204,13 @@ impl Engine {
             sink: Arc::new(object),
             cpu: self.cpu.clone(),
             budget: ByteBudget::new(export.limits.buffer_bytes),
+            transform: transform.zip(export.transform.clone()),
             context: context.clone(),
         };
         let report = pipeline.run(reader).await?;
         if report.object.is_none() && replaces {
             return Err(Error::data(format!(
-                "the window has no rows now, but {} has rows of an earlier run; if they are gone for good, delete the object or \
+                "the window has no rows to write now, but {} has rows of an earlier run; if they are gone for good, delete the object or \
                  set write_empty",
                 spec.uri()
             )));
@@ -211,7 +227,9 @@ impl Engine {
             rows: report.num_rows,
             bytes: file.as_ref().map_or(0, |file| file.bytes),
             files: file.into_iter().collect(),
-            repaired_values: report.repaired_values,
+            repaired_values: report.read.repaired_values,
+            rows_left_out: report.read.rows_left_out,
+            rows_failed: report.read.rows_failed,
         })
     }
 }

@@ -41,16 +41,15 @@ pub(crate) struct Batch {
     pub(crate) reply: oneshot::Sender<Vec<Row>>,
 }
 
-/// What became of an event: `None` when it was dropped.
-pub(crate) type Row = Result<Option<Value>, Box<FailedRow>>;
-
-/// An event that failed, as it was.
+/// What became of an event.
 #[derive(Debug)]
-pub(crate) struct FailedRow {
-    pub(crate) error: PluginError,
-    pub(crate) event: Value,
+pub struct Row {
+    /// The event as it was.
+    pub event: Value,
+    /// The event as it is now; `None` when the plugin leaves it out.
+    pub outcome: Result<Option<Value>, PluginError>,
     /// Whether the plugin has seen it: one that can't be set up again sees none.
-    pub(crate) was_seen: bool,
+    pub was_seen: bool,
 }
 
 /// One call for its effects.

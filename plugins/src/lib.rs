@@ -23,6 +23,5 @@ mod meta;
 pub mod name;
 pub mod outbox;
 pub mod plugin;
-pub mod policy;
 mod session;
 mod worker;

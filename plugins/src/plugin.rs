@@ -12,7 +12,8 @@ use crate::clock::Clock;
 use crate::definition::Definition;
 use crate::error::PluginError;
 use crate::exports::Exports;
-use crate::inbox::{Batch, Call, Callee, Message, Request, Row};
+pub use crate::inbox::Row;
+use crate::inbox::{Batch, Call, Callee, Message, Request};
 use crate::outbox::Outbox;
 use crate::worker::Worker;
 
@@ -136,22 +137,33 @@ impl Plugin {
     /// Each event has its own. All results together may take 64 MiB.
     pub async fn process_events(&self, events: Vec<Value>) -> Vec<Result<Option<Value>, PluginError>> {
         let num_events = events.len();
-        match self.batch(events, false).await {
-            Ok(rows) => rows.into_iter().map(|row| row.map_err(|failed| failed.error)).collect(),
+        match self.process_batch(events, MAX_BATCH_BYTES, false).await {
+            Ok(rows) => rows.into_iter().map(|row| row.outcome).collect(),
             Err(error) => vec![Err(error); num_events],
         }
     }
 
-    /// The same, with the events that failed; ends at the first of them if told so.
-    pub(crate) async fn batch(&self, events: Vec<Value>, stops_at_error: bool) -> Result<Vec<Row>, PluginError> {
+    /// The same, with the events beside what became of them. All results together may take `room` bytes, about. Ends at the
+    /// first failure if told so: then there are no rows for the events after it.
+    ///
+    /// # Cancel safety
+    /// As [`process_events`](Self::process_events).
+    ///
+    /// # Errors
+    /// What keeps the plugin from seeing events at all.
+    pub async fn process_batch(
+        &self,
+        events: Vec<Value>,
+        room: usize,
+        stops_at_error: bool,
+    ) -> Result<Vec<Row>, PluginError> {
         if !self.offer().process_event {
             let plugin = self.0.name.clone();
             return Err(PluginError::Missing { plugin, function: "processEvent" });
         }
         let rows = Vec::with_capacity(events.len());
         let events = events.into_iter();
-        self.request(|reply| Request::Events(Batch { events, stops_at_error, rows, room: MAX_BATCH_BYTES, reply }))
-            .await
+        self.request(|reply| Request::Events(Batch { events, stops_at_error, rows, room, reply })).await
     }
 
     /// Runs a job.

@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::definition::Definition;
 use crate::error::PluginError;
-use crate::inbox::{Batch, FailedRow, Inbox, Message, Request};
+use crate::inbox::{Batch, Inbox, Message, Request, Row};
 use crate::instance::Instance;
 use crate::outbox::{Enqueuer, Outbox, Settled};
 use crate::plugin::Offer;
@@ -220,7 +220,7 @@ fn process(instance: &Instance<'_>, mut batch: Batch, inbox: &mut Inbox) -> (Opt
         let outcome = instance.process_event(&event, &mut batch.room, inbox);
         let is_spent = outcome.as_ref().is_err_and(PluginError::spends_runtime);
         let is_last = batch.events.len() == 0 || (batch.stops_at_error && outcome.is_err());
-        batch.rows.push(outcome.map_err(|error| Box::new(FailedRow { error, event, was_seen: true })));
+        batch.rows.push(Row { event, outcome, was_seen: true });
         if is_last {
             break;
         }
@@ -228,7 +228,7 @@ fn process(instance: &Instance<'_>, mut batch: Batch, inbox: &mut Inbox) -> (Opt
             return (Some(batch), true);
         }
     }
-    let is_spent = batch.rows.last().is_some_and(|row| row.as_ref().is_err_and(|failed| failed.error.spends_runtime()));
+    let is_spent = batch.rows.last().is_some_and(|row| row.outcome.as_ref().is_err_and(PluginError::spends_runtime));
     // Who asked may have gone.
     drop(batch.reply.send(batch.rows));
     (None, is_spent)
@@ -238,8 +238,8 @@ fn process(instance: &Instance<'_>, mut batch: Batch, inbox: &mut Inbox) -> (Opt
 fn refuse(request: Request, error: &PluginError) {
     match request {
         Request::Events(mut batch) => {
-            let failed = |event| Err(Box::new(FailedRow { error: error.clone(), event, was_seen: false }));
-            batch.rows.extend(batch.events.map(failed));
+            let unseen = |event| Row { event, outcome: Err(error.clone()), was_seen: false };
+            batch.rows.extend(batch.events.map(unseen));
             drop(batch.reply.send(batch.rows));
         }
         Request::Call(call) => drop(call.reply.send(Err(error.clone()))),

@@ -46,6 +46,8 @@ struct RunSummary<'a> {
     bytes: u64,
     files: &'a [FileReport],
     repaired_values: u64,
+    rows_left_out: u64,
+    rows_failed: u64,
     retries: u64,
     duration_seconds: f64,
 }
@@ -284,6 +286,8 @@ impl Run<'_> {
             bytes: report.bytes,
             files: &report.files,
             repaired_values: report.repaired_values,
+            rows_left_out: report.rows_left_out,
+            rows_failed: report.rows_failed,
             retries: counters.retries,
             duration_seconds: self.started.elapsed().as_secs_f64(),
         }
@@ -317,7 +321,7 @@ impl Run<'_> {
     /// What a run did, for people.
     fn text(&self, report: &RunReport) -> String {
         let interval = self.identity.interval;
-        let mut text = if report.rows == 0 && report.files.is_empty() {
+        let mut text = if report.rows == 0 && report.files.is_empty() && report.rows_left_out == 0 {
             format!("no rows in {interval}: nothing was written, and the destination was not tried")
         } else {
             let seconds = self.started.elapsed().as_secs_f64();
@@ -330,6 +334,15 @@ impl Run<'_> {
             let count = HumanCount(report.repaired_values);
             text.push_str(&format!(
                 "\n{count} values were not UTF-8 and were repaired; set source.invalid_utf8 to fail to refuse them"
+            ));
+        }
+        if report.rows_left_out > 0 {
+            text.push_str(&format!("\n{} rows were left out by the plugin", HumanCount(report.rows_left_out)));
+        }
+        if report.rows_failed > 0 {
+            let count = HumanCount(report.rows_failed);
+            text.push_str(&format!(
+                "\n{count} rows failed in the plugin; set plugin.on_error to fail_run to refuse them"
             ));
         }
         text

@@ -105,6 +105,7 @@ pub(crate) fn export(id: &str, sql: &str, output: Output, bucket: &Bucket) -> Ex
         },
         output,
         limits: PipelineLimits::derive(&request, 2).expect("fits"),
+        transform: None,
     }
 }
 

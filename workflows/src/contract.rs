@@ -122,6 +122,12 @@ pub struct InsertOutput {
     pub files: Vec<ExportedFile>,
     /// Values whose text wasn't UTF-8 and was repaired.
     pub repaired_values: u64,
+    /// Rows that a plugin left out, those among them that it failed on too.
+    #[serde(default)]
+    pub rows_left_out: u64,
+    /// Rows that a plugin failed on, left out or written as they were.
+    #[serde(default)]
+    pub rows_failed: u64,
     /// The number of the attempt that succeeded, from 1.
     pub attempt: u32,
 }
@@ -218,6 +224,12 @@ pub struct ExportResult {
     pub files: Vec<ExportedFile>,
     /// Values whose text wasn't UTF-8 and was repaired.
     pub repaired_values: u64,
+    /// Rows that a plugin left out, those among them that it failed on too.
+    #[serde(default)]
+    pub rows_left_out: u64,
+    /// Rows that a plugin failed on, left out or written as they were.
+    #[serde(default)]
+    pub rows_failed: u64,
     /// The number of the last attempt.
     pub attempt: u32,
     /// The error as `Kind: sentence`.
@@ -237,6 +249,8 @@ impl ExportResult {
             bytes_exported: outcome.output.bytes_exported,
             files: outcome.output.files.clone(),
             repaired_values: outcome.output.repaired_values,
+            rows_left_out: outcome.output.rows_left_out,
+            rows_failed: outcome.output.rows_failed,
             attempt: outcome.attempt,
             error: outcome.full_error(),
         }

@@ -15,8 +15,15 @@ pub(crate) fn markdown(run: &RunInfo, outcome: Option<&Outcome>) -> String {
     for file in &outcome.output.files {
         lines.push(format!("- object: `s3://{}/{}`", plain(&file.bucket), plain(&file.key)));
     }
-    if outcome.output.repaired_values > 0 {
-        lines.push(format!("- repaired values: {}", grouped(outcome.output.repaired_values)));
+    let output = &outcome.output;
+    for (what, number) in [
+        ("repaired values", output.repaired_values),
+        ("rows left out by the plugin", output.rows_left_out),
+        ("rows that the plugin failed on", output.rows_failed),
+    ] {
+        if number > 0 {
+            lines.push(format!("- {what}: {}", grouped(number)));
+        }
     }
     if outcome.attempt > 1 {
         lines.push(format!("- attempts: {}", outcome.attempt));

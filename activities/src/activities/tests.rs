@@ -83,6 +83,7 @@ impl Resolver for Fixed {
             },
             output: Output::Parquet(ParquetCodec::Zstd),
             limits: PipelineLimits::derive(&LimitRequest::default(), 2).expect("defaults"),
+            transform: None,
         })
     }
 }
@@ -185,7 +186,7 @@ fn report() -> RunReport {
         parts: 0,
         etag: None,
     };
-    RunReport { rows: 10, bytes: 100, files: vec![file], repaired_values: 1 }
+    RunReport { rows: 10, bytes: 100, files: vec![file], repaired_values: 1, rows_left_out: 3, rows_failed: 2 }
 }
 
 /// A run that ends when it is told to.
@@ -212,7 +213,7 @@ async fn a_run_that_succeeds_reports_what_it_published() {
     let output = bench.insert(input()).await.expect("an output");
     assert_eq!((output.records_completed, output.bytes_exported, output.attempt), (10, 100, 2));
     assert_eq!(output.files[0].key, "orders/a.parquet");
-    assert_eq!(output.repaired_values, 1);
+    assert_eq!((output.repaired_values, output.rows_left_out, output.rows_failed), (1, 3, 2));
 }
 
 #[tokio::test]

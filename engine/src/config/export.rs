@@ -7,6 +7,7 @@ use super::limits::PipelineLimits;
 use super::output::Output;
 use crate::source::events::EventsModel;
 use crate::source::template::SqlTemplate;
+use crate::transform::TransformConfig;
 
 /// A named, configured copy, without its schedule.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct ExportConfig {
     pub output: Output,
     /// What a run may hold at once.
     pub limits: PipelineLimits,
+    /// Who changes rows, or leaves them out, before they are written.
+    pub transform: Option<TransformConfig>,
 }
 
 impl SourceConfig {

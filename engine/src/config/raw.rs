@@ -29,6 +29,18 @@ pub struct RawExport {
     pub pipeline: RawPipeline,
     /// How long an activity may take.
     pub activity: RawActivity,
+    /// Who changes rows before they are written.
+    pub plugin: Option<RawPlugin>,
+}
+
+/// `plugin`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RawPlugin {
+    /// The plugin's name, in the file of jobs.
+    pub name: Option<String>,
+    /// `fail_run`, `drop_row` or `pass_row`.
+    pub on_error: Option<String>,
 }
 
 /// `source`.

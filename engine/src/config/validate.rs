@@ -12,11 +12,12 @@ use super::export::{
 use super::fault::Fault;
 use super::limits::{LimitRequest, PipelineLimits};
 use super::output::Output;
-use super::raw::{RawActivity, RawDestination, RawDuration, RawExport, RawPipeline, RawSize, RawSource};
+use super::raw::{RawActivity, RawDestination, RawDuration, RawExport, RawPipeline, RawPlugin, RawSize, RawSource};
 use super::timing::ActivityTiming;
 use crate::source::events::{DEFAULT_LOOKBACK_DAYS, DEFAULT_TABLE, EventsModel};
 use crate::source::settings;
 use crate::source::template::SqlTemplate;
+use crate::transform::{OnError, TransformConfig};
 
 /// The version of the shape of files.
 pub(super) const VERSION: u32 = 1;
@@ -57,6 +58,7 @@ impl RawExport {
         let output = check.output(&self.destination);
         let limits = check.limits(&self.pipeline, cpus);
         let timing = cadence.map(|cadence| check.timing(&self.activity, cadence));
+        let transform = self.plugin.and_then(|plugin| check.plugin(&plugin));
         let (Some(source), Some(destination), Some(output), Some(limits), Some(cadence), Some(zone), Some(timing)) =
             (source, destination, output, limits, cadence, zone, timing)
         else {
@@ -65,7 +67,7 @@ impl RawExport {
         if !check.faults.is_empty() {
             return Err(check.faults);
         }
-        let config = ExportConfig { id, source, destination, output, limits };
+        let config = ExportConfig { id, source, destination, output, limits, transform };
         Ok(Export { config, cadence, zone, timing })
     }
 }
@@ -297,6 +299,18 @@ impl Check {
                 None
             }
         }
+    }
+
+    fn plugin(&mut self, raw: &RawPlugin) -> Option<TransformConfig> {
+        let name = self.required("plugin.name", raw.name.as_deref(), "name a plugin of the file of jobs");
+        let on_error = match raw.on_error.as_deref() {
+            None => Some(OnError::default()),
+            Some(given) => OnError::ALL.into_iter().find(|policy| policy.as_str() == given),
+        };
+        if on_error.is_none() {
+            self.fault("plugin.on_error", format!("must be {}", OnError::ALL.map(OnError::as_str).join(", ")));
+        }
+        Some(TransformConfig { name: name?, on_error: on_error? })
     }
 
     fn timing(&mut self, raw: &RawActivity, cadence: Cadence) -> ActivityTiming {

@@ -5,8 +5,10 @@
 
 mod brotli;
 mod chunks;
+#[cfg(test)]
+pub(crate) mod every_type;
 mod gzip;
-mod json;
+pub(crate) mod json;
 mod json_text;
 mod lines;
 mod parquet;

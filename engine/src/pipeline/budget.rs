@@ -27,6 +27,15 @@ impl BytePermit {
         self.num_bytes
     }
 
+    /// Gives back what is over so many bytes.
+    pub(crate) fn shrink_to(&mut self, num_bytes: u64) {
+        let grains = num_bytes.div_ceil(GRAIN_BYTES).min(self.num_bytes / GRAIN_BYTES);
+        let over = self.num_bytes / GRAIN_BYTES - grains;
+        // Of what it has, so there is as much to give back.
+        drop(usize::try_from(over).ok().and_then(|over| self.permit.split(over)));
+        self.num_bytes = grains * GRAIN_BYTES;
+    }
+
     /// Takes what another one stands for: both are given back together.
     pub(crate) fn absorb(&mut self, other: Self) {
         self.permit.merge(other.permit);
@@ -82,5 +91,10 @@ mod tests {
         drop(permit);
         assert_eq!(budget.held(), 0);
         assert!(budget.acquire(10 * GRAIN_BYTES + 1).await.is_none());
+        let mut permit = budget.acquire(8 * GRAIN_BYTES).await.expect("fits");
+        for (bytes, grains) in [(9 * GRAIN_BYTES, 8), (2 * GRAIN_BYTES + 1, 3), (0, 0)] {
+            permit.shrink_to(bytes);
+            assert_eq!([permit.num_bytes(), budget.held()], [grains * GRAIN_BYTES; 2]);
+        }
     }
 }

@@ -5,8 +5,10 @@
 //! ```text
 //! source --messages--> Producer --blocks--> [queue] --+--> S3Consumer 1 --+
 //!          (paid for    (1 task)  numbered             +--> S3Consumer 2 --+--> FileAssembler --parts--> uploads
-//!           in advance)                                +--> S3Consumer n --+    (in turn, locked        (n in flight)
-//!                                                           encode on CPUs       part numbers)
+//!           in advance)  | ^                           +--> S3Consumer n --+    (in turn, locked        (n in flight)
+//!                        v |                                encode on CPUs       part numbers)
+//!                    Transformer
+//!                  (if asked for)
 //! ```
 //!
 //! Nothing waits in a circle: the producer waits for budget and queue, consumers for their turn, the one whose turn it
@@ -22,6 +24,7 @@ pub(crate) mod pieces;
 pub(crate) mod producer;
 pub mod progress;
 pub(crate) mod row_size;
+pub(crate) mod transformer;
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +42,7 @@ use self::consumer::S3Consumer;
 use self::cpu::{CpuPool, panicked};
 use self::group::TaskGroup;
 use self::producer::{BatchSource, Producer, Read};
+use self::transformer::Transformer;
 use crate::config::export::{FewerRows, InvalidUtf8};
 use crate::config::limits::PipelineLimits;
 use crate::encode::{self, FileLayout};
@@ -46,6 +50,7 @@ use crate::error::{Error, Result};
 use crate::history::require_no_fewer;
 use crate::run::RunContext;
 use crate::sink::object::{ObjectSink, StoredObject};
+use crate::transform::{RowTransform, TransformConfig};
 
 /// Blocks that may wait in the queue. Their bytes are bounded by the budget; this bounds their number.
 const QUEUE_BLOCKS: usize = 64;
@@ -62,14 +67,18 @@ pub(crate) struct Pipeline {
     pub(crate) cpu: CpuPool,
     /// What may be held of the source.
     pub(crate) budget: ByteBudget,
+    /// Changes rows before they are cut into blocks, as the export says.
+    pub(crate) transform: Option<(Arc<dyn RowTransform>, TransformConfig)>,
     pub(crate) context: RunContext,
 }
 
 /// What became of the rows.
 #[derive(Debug)]
 pub(crate) struct PipelineReport {
+    /// Rows in the object.
     pub(crate) num_rows: u64,
-    pub(crate) repaired_values: u64,
+    /// What was read.
+    pub(crate) read: Read,
     /// `None` when there were no rows, and no empty object was asked for.
     pub(crate) object: Option<WrittenObject>,
 }
@@ -123,14 +132,20 @@ impl Pipeline {
         })
     }
 
+    fn transformer(&self) -> Option<Transformer> {
+        let (transform, config) = self.transform.clone()?;
+        Some(Transformer::new(transform, config, &self.layout, self.limits.buffer_bytes))
+    }
+
     async fn copy(&self, source: impl BatchSource, consumer: &S3Consumer) -> Result<PipelineReport> {
-        let Read { num_rows: rows_read, repaired_values } = self.read_and_encode(source, consumer).await?;
+        let read = self.read_and_encode(source, consumer).await?;
         let (rest, totals) = consumer.with_assembler(FileAssembler::finish).await?;
-        reconcile(rows_read, &totals)?;
-        require_no_fewer(rows_read, &*self.context.history, self.fewer_rows).await?;
+        reconcile(&read, &totals)?;
+        require_no_fewer(read.num_rows, &*self.context.history, self.fewer_rows).await?;
+        let num_rows = totals.end.num_rows;
         let object = match rest {
-            _ if rows_read == 0 && !self.write_empty => None,
-            Rest::Whole(body) => Some(self.put(body, rows_read).await?),
+            _ if num_rows == 0 && !self.write_empty => None,
+            Rest::Whole(body) => Some(self.put(body, num_rows).await?),
             Rest::Parts(parts) => {
                 for part in parts {
                     consumer.start_upload(part).await?;
@@ -139,7 +154,7 @@ impl Pipeline {
                 Some(self.complete(consumer, totals.num_bytes).await?)
             }
         };
-        Ok(PipelineReport { num_rows: rows_read, repaired_values, object })
+        Ok(PipelineReport { num_rows, read, object })
     }
 
     /// Runs producer and consumers to their ends; returns what was read.
@@ -157,9 +172,11 @@ impl Pipeline {
             let (group, budget, progress) = (group.clone(), self.budget.clone(), Arc::clone(&self.context.progress));
             let (clean_end, schema, invalid_utf8) =
                 (Arc::clone(&clean_end), Arc::clone(&self.layout.schema), self.invalid_utf8);
+            let transformer = self.transformer();
             async move {
                 let (budget, progress, group, schema) = (&budget, &progress, &group, &schema);
-                let producer = Producer { budget, progress, queue: sender, group, schema, invalid_utf8 };
+                let transformer = transformer.as_ref();
+                let producer = Producer { budget, progress, queue: sender, group, schema, invalid_utf8, transformer };
                 let read = producer.run(source, cutter).await?;
                 clean_end.get_or_init(|| read);
                 Ok(())
@@ -195,13 +212,14 @@ impl Pipeline {
     }
 }
 
-/// Rows read, rows encoded and rows in the file are one number, or the run fails.
-fn reconcile(rows_read: u64, totals: &FileTotals) -> Result<()> {
-    if rows_read == totals.rows_encoded && rows_read == totals.end.num_rows {
+/// Rows read but for those left out, rows encoded and rows in the file are one number, or the run fails.
+fn reconcile(read: &Read, totals: &FileTotals) -> Result<()> {
+    let rows_kept = read.num_rows.checked_sub(read.rows_left_out);
+    if rows_kept == Some(totals.rows_encoded) && totals.rows_encoded == totals.end.num_rows {
         return Ok(());
     }
     Err(Error::internal(format!(
-        "rows don't reconcile: {rows_read} were read, {} encoded, {} are in the file; nothing was published",
-        totals.rows_encoded, totals.end.num_rows
+        "rows don't reconcile: {} were read, {} left out, {} encoded, {} are in the file; nothing was published",
+        read.num_rows, read.rows_left_out, totals.rows_encoded, totals.end.num_rows
     )))
 }

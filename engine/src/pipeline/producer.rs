@@ -13,6 +13,7 @@ use super::budget::{ByteBudget, BytePermit};
 use super::cpu::run_beside;
 use super::group::TaskGroup;
 use super::progress::Progress;
+use super::transformer::{Transformer, slice_too_large};
 use crate::config::export::InvalidUtf8;
 use crate::error::{Error, Result};
 use crate::source::conform::{conform, repaired_bytes};
@@ -88,6 +89,8 @@ pub(crate) struct Producer<'a> {
     pub(crate) schema: &'a SchemaRef,
     /// What happens to text that isn't UTF-8.
     pub(crate) invalid_utf8: InvalidUtf8,
+    /// Changes rows before they are cut into blocks.
+    pub(crate) transformer: Option<&'a Transformer>,
 }
 
 /// A batch of the planned types, and how many of its texts were repaired.
@@ -99,6 +102,16 @@ pub(crate) struct Read {
     pub(crate) num_rows: u64,
     /// Texts that weren't UTF-8.
     pub(crate) repaired_values: u64,
+    /// Rows that the transform left out, those among them that it failed on too.
+    pub(crate) rows_left_out: u64,
+    /// Rows that the transform failed on, left out or not.
+    pub(crate) rows_failed: u64,
+}
+
+/// What the producer has in hand: rows of the open block, and the right to append the next one.
+struct Hand {
+    cutter: BlockCutter,
+    turn: oneshot::Receiver<()>,
 }
 
 impl Producer<'_> {
@@ -141,18 +154,65 @@ impl Producer<'_> {
             };
             let (batch, repaired_values) = typed;
             read.repaired_values += repaired_values;
-            let permit = Arc::new(permit);
-            let message = Arc::clone(&permit);
-            let blocks;
-            (cutter, blocks) = cut(size.cost, cutter, move |cutter| cutter.push(&batch, &message)).await?;
-            for block in blocks {
-                turn = self.queue(block, Some(&permit), turn).await?;
-            }
+            let hand = Hand { cutter, turn };
+            Hand { cutter, turn } = match self.transformer {
+                Some(transformer) => self.transform(transformer, batch, &permit, first_row, &mut read, hand).await?,
+                None => self.cut(batch, permit, 0, hand).await?,
+            };
         }
         if let Some(block) = cutter.finish() {
-            self.queue(block, None, turn).await?;
+            self.queue(block, None, 0, turn).await?;
         }
         Ok(read)
+    }
+
+    /// Sends a message's rows through the transform and cuts what comes of them into blocks. The message is held until the end.
+    async fn transform(
+        &self,
+        transformer: &Transformer,
+        batch: RecordBatch,
+        message: &BytePermit,
+        first_row: u64,
+        read: &mut Read,
+        mut hand: Hand,
+    ) -> Result<Hand> {
+        let message = message.num_bytes();
+        for slice in transformer.slices(&batch, message).await? {
+            let (cost, first_row) = (transformer.cost_bytes(&slice), first_row + slice.rows.start as u64);
+            let held = |cutter: &BlockCutter| cutter.held_bytes().saturating_add(message);
+            if !self.budget.fits_beside(held(&hand.cutter), cost) {
+                hand.cutter = cut(hand.cutter.open_bytes(), hand.cutter, BlockCutter::copy_out).await?.0;
+            }
+            let too_large = || slice_too_large(first_row, cost, self.budget.capacity());
+            if !self.budget.fits_beside(held(&hand.cutter), cost) {
+                return Err(too_large());
+            }
+            let acquired = self.group.unless_stopped(self.budget.acquire(cost)).await?;
+            let mut permit = acquired.ok_or_else(too_large)?;
+            let rows = batch.slice(slice.rows.start, slice.rows.len());
+            let transforming = transformer.apply(rows, slice.num_bytes, first_row);
+            let transformed = self.group.unless_stopped(transforming).await??;
+            if let Some(why) = transformed.first_failure.filter(|_| read.rows_failed == 0) {
+                tracing::warn!(plugin = transformer.name(), why, "the plugin failed on a row; others are only counted");
+            }
+            read.rows_left_out += transformed.left_out;
+            read.rows_failed += transformed.failed;
+            permit.shrink_to(transformed.rows.get_array_memory_size() as u64);
+            hand = self.cut(transformed.rows, permit, message, hand).await?;
+        }
+        Ok(hand)
+    }
+
+    /// Cuts rows into blocks and queues those that are complete, while `beside` bytes are held as well.
+    async fn cut(&self, rows: RecordBatch, permit: BytePermit, beside: u64, hand: Hand) -> Result<Hand> {
+        let permit = Arc::new(permit);
+        let message = Arc::clone(&permit);
+        let (cutter, blocks) = cut(permit.num_bytes(), hand.cutter, move |cutter| cutter.push(&rows, &message)).await?;
+        let mut turn = hand.turn;
+        for block in blocks {
+            turn = self.queue(block, Some(&permit), beside, turn).await?;
+        }
+        Ok(Hand { cutter, turn })
     }
 
     /// Gives a batch the planned types with copies of its texts that aren't UTF-8, for which `permit` pays too then.
@@ -190,19 +250,20 @@ impl Producer<'_> {
     }
 
     /// Queues a block that waits for `mine`; returns what the block after it waits for. `message` is the one that ended
-    /// it, which later blocks may need as well.
+    /// it, which later blocks may need as well; `beside` bytes are held in any case.
     async fn queue(
         &self,
         mut block: Block,
         message: Option<&Arc<BytePermit>>,
+        beside: u64,
         mine: oneshot::Receiver<()>,
     ) -> Result<oneshot::Receiver<()>> {
-        if !self.fits(&block, message) {
+        if !self.fits(&block, message, beside) {
             let (num_bytes, message) = (block.num_bytes, message.cloned());
             let copy = move |block: &mut Block| block.pieces.copy_out_besides(message.as_ref());
             block = cut(num_bytes, block, copy).await?.0;
         }
-        if !self.fits(&block, message) {
+        if !self.fits(&block, message, beside) {
             return Err(self.row_too_large(&block));
         }
         let acquired = self.group.unless_stopped(self.budget.acquire(block.cost_bytes())).await?;
@@ -216,8 +277,8 @@ impl Producer<'_> {
 
     /// Whether what a block costs can ever be had, beside what is held until the block has it: the messages of its rows,
     /// and the one that the blocks after it may need.
-    fn fits(&self, block: &Block, message: Option<&Arc<BytePermit>>) -> bool {
-        let older = block.pieces.held_bytes_besides(message);
+    fn fits(&self, block: &Block, message: Option<&Arc<BytePermit>>, beside: u64) -> bool {
+        let older = block.pieces.held_bytes_besides(message).saturating_add(beside);
         let held = older.saturating_add(message.map_or(0, |message| message.num_bytes()));
         self.budget.fits_beside(held, block.cost_bytes())
     }

@@ -25,6 +25,8 @@ use crate::source::oversized::LargestValue;
 use crate::source::reader::MessageSize;
 use crate::stop::Stop;
 
+mod transforms;
+
 /// A store that answers late and out of order, from a seed, and may fail one part.
 #[derive(Debug, Default)]
 struct SlowSink {
@@ -167,6 +169,7 @@ struct Setup {
     sink: Arc<SlowSink>,
     stop: Stop,
     earlier: Earlier,
+    transform: Option<(Arc<dyn RowTransform>, TransformConfig)>,
 }
 
 /// An earlier attempt that has read so many rows.
@@ -191,6 +194,7 @@ impl Setup {
             sink: Arc::new(sink),
             stop: Stop::new(),
             earlier: Earlier(0),
+            transform: None,
         }
     }
 
@@ -212,6 +216,7 @@ impl Setup {
             sink: Arc::<SlowSink>::clone(&self.sink),
             cpu: CpuPool::new(2).expect("threads"),
             budget: ByteBudget::new(self.buffer_bytes),
+            transform: self.transform.clone(),
             context: RunContext {
                 stop: self.stop.clone(),
                 progress: Arc::default(),

@@ -9,6 +9,8 @@ use arrow_schema::{DataType, Field, Fields, TimeUnit};
 
 use super::lexer::{self, TokenKind};
 use super::names::unquoted_name;
+use crate::config::export::ExportConfig;
+use crate::config::output::Output;
 
 /// The deepest nesting of types that is followed.
 const MAX_DEPTH: usize = 64;
@@ -34,6 +36,16 @@ pub(crate) enum MapKeys {
     Any,
     /// Text: the names in a JSON object.
     Text,
+}
+
+impl MapKeys {
+    /// Those that an export can write: text where rows become JSON, in the file or on their way through a transform.
+    pub(crate) const fn of(export: &ExportConfig) -> Self {
+        match export.output {
+            Output::Parquet(_) if export.transform.is_none() => Self::Any,
+            Output::Parquet(_) | Output::JsonLines(_) => Self::Text,
+        }
+    }
 }
 
 /// Why a type can't be written, in words that follow the type's name, and the way out.

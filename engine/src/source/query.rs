@@ -94,7 +94,7 @@ impl ExportQuery {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::output::{Output, ParquetCodec};
+    use crate::source::clickhouse_type::MapKeys;
     use crate::source::control::DescribedColumn;
     use crate::source::events::EventsModel;
     use crate::source::template::SqlTemplate;
@@ -105,7 +105,7 @@ mod tests {
 
     fn plan() -> TypePlan {
         let column = DescribedColumn { name: "id".to_owned(), clickhouse_type: "UUID".to_owned() };
-        TypePlan::new(&[column], &[], Output::Parquet(ParquetCodec::Zstd)).expect("a plan")
+        TypePlan::new(&[column], &[], MapKeys::Any).expect("a plan")
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The export's stream: planned, sent and opened.
 
+use super::clickhouse_type::MapKeys;
 use super::control;
 use super::exception::ServerException;
 use super::query::{ExportQuery, ModelQuery};
@@ -34,7 +35,7 @@ impl PlannedQuery {
         let describe_id = format!("{query_id}-describe");
         let columns =
             control::describe(transport, &model.sql, &model.parameters, &source.settings, &describe_id).await?;
-        let plan = TypePlan::new(&columns, model.json_columns, export.output)?;
+        let plan = TypePlan::new(&columns, model.json_columns, MapKeys::of(export))?;
         let query = ExportQuery::new(model, &plan, &source.settings)?;
         Ok(Self { plan, query })
     }

@@ -8,7 +8,6 @@ use arrow_schema::{Field, FieldRef, Fields, Schema, SchemaRef};
 use super::clickhouse_type::{self, MapKeys, Mapped};
 use super::control::DescribedColumn;
 use super::names::quoted_name;
-use crate::config::output::Output;
 use crate::error::{Error, Result};
 
 /// The key of the field's metadata that keeps ClickHouse's own name of the type.
@@ -41,15 +40,11 @@ pub struct ColumnPlan {
 }
 
 impl TypePlan {
-    /// Plans the columns that ClickHouse described for a format; `json_columns` hold JSON as text.
+    /// Plans the columns that ClickHouse described; `json_columns` hold JSON as text.
     ///
     /// # Errors
     /// `Config`: the column, its type and the cast to use, for every column that can't be written.
-    pub fn new(described: &[DescribedColumn], json_columns: &[&str], output: Output) -> Result<Self> {
-        let keys = match output {
-            Output::Parquet(_) => MapKeys::Any,
-            Output::JsonLines(_) => MapKeys::Text,
-        };
+    pub(crate) fn new(described: &[DescribedColumn], json_columns: &[&str], keys: MapKeys) -> Result<Self> {
         if described.is_empty() {
             return Err(Error::config("the query has no columns"));
         }
@@ -139,9 +134,6 @@ mod tests {
     use arrow_schema::DataType;
 
     use super::*;
-    use crate::config::output::ParquetCodec;
-
-    const PARQUET: Output = Output::Parquet(ParquetCodec::Zstd);
 
     fn described(columns: &[(&str, &str)]) -> Vec<DescribedColumn> {
         columns
@@ -163,7 +155,7 @@ mod tests {
                 ("p", "String"),
             ]),
             &["p"],
-            PARQUET,
+            MapKeys::Any,
         )
         .expect("a plan");
         assert_eq!(plan.select_list(), "`a`,\n    CAST(`b\\`c` AS String) AS `b\\`c`,\n    `t`,\n    `p`");
@@ -180,7 +172,7 @@ mod tests {
         let error = TypePlan::new(
             &described(&[("s", "AggregateFunction(sum, UInt64)"), ("d", "IntervalDay"), ("x", "Int8"), ("x", "Int8")]),
             &[],
-            PARQUET,
+            MapKeys::Any,
         )
         .expect_err("three faults");
         assert_eq!(error.kind(), crate::error::ErrorKind::Config);
@@ -191,6 +183,6 @@ mod tests {
              the type IntervalDay, which is a length of time that neither format has; select toInt64(`d`) instead, \
              and put the unit into its name. the query has two columns named `x`; rename one with AS"
         );
-        assert!(TypePlan::new(&[], &[], PARQUET).is_err());
+        assert!(TypePlan::new(&[], &[], MapKeys::Any).is_err());
     }
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use plugins::definition::Limits;
 use plugins::error::PluginError;
 use plugins::plugin::Plugin;
-use plugins::policy::{ErrorPolicy, Outcome};
 use proptest::collection::{hash_map, vec};
 use proptest::prelude::*;
 use serde_json::{Map, Number, Value, json};
@@ -23,59 +22,50 @@ fn rows(range: std::ops::Range<i32>) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn policies_say_what_becomes_of_rows_that_fail() {
-    let plugin = start("policies", PICKY).await;
-    let (kept, failed) = (json!({ "n": 0, "seen": true }), json!({ "n": 2 }));
-    let last = json!({ "n": 3, "seen": true });
-    let outcome = ErrorPolicy::Drop.apply(&plugin, rows(0..4)).await.expect("goes on");
-    let error = outcome.first_error.clone().expect("an error");
-    assert!(matches!(&error, PluginError::Exception { message, .. } if message == "bad row"));
-    let first_error = Some(error.clone());
-    assert_eq!(
-        outcome,
-        Outcome {
-            kept: vec![kept.clone(), last.clone()],
-            num_dropped: 1,
-            num_failed: 1,
-            first_error: first_error.clone()
-        }
-    );
-    let outcome = ErrorPolicy::Pass.apply(&plugin, rows(0..4)).await.expect("goes on");
-    assert_eq!(outcome, Outcome { kept: vec![kept, failed, last], num_dropped: 1, num_failed: 1, first_error });
-    assert_eq!(ErrorPolicy::Fail.apply(&plugin, rows(0..4)).await, Err(error));
-    assert_eq!(ErrorPolicy::Fail.apply(&plugin, rows(0..2)).await.map(|outcome| outcome.num_dropped), Ok(1));
-    for (policy, name) in
-        [(ErrorPolicy::Fail, "fail_run"), (ErrorPolicy::Drop, "drop_row"), (ErrorPolicy::Pass, "pass_row")]
-    {
-        assert_eq!(serde_json::to_value(policy).expect("JSON"), json!(name));
-        assert_eq!(serde_json::from_value::<ErrorPolicy>(json!(name)).expect("a policy"), policy);
-    }
-    let other = start("policies-none", "export const jobs = {}").await;
-    for policy in [ErrorPolicy::Fail, ErrorPolicy::Drop, ErrorPolicy::Pass] {
-        assert!(matches!(policy.apply(&other, rows(0..2)).await, Err(PluginError::Missing { .. })));
-    }
+async fn a_batch_tells_what_became_of_each_row() {
+    let plugin = start("picky", PICKY).await;
+    let batch = plugin.process_batch(rows(0..4), 1 << 20, false).await.expect("goes on");
+    assert_eq!(batch.iter().map(|row| row.event.clone()).collect::<Vec<_>>(), rows(0..4));
+    assert!(batch.iter().all(|row| row.was_seen));
+    let outcomes = batch.into_iter().map(|row| row.outcome).collect::<Vec<_>>();
+    assert_eq!(outcomes[..2], [Ok(Some(json!({ "n": 0, "seen": true }))), Ok(None)]);
+    assert!(matches!(&outcomes[2], Err(PluginError::Exception { message, .. }) if message == "bad row"));
+    assert_eq!(outcomes[3], Ok(Some(json!({ "n": 3, "seen": true }))));
+    let other = start("none", "export const jobs = {}").await;
+    let refusal = other.process_batch(rows(0..2), 1 << 20, false).await;
+    assert!(matches!(refusal, Err(PluginError::Missing { .. })));
 }
 
 #[tokio::test]
-async fn no_policy_forgives_a_plugin_that_sees_no_rows() {
+async fn rows_that_a_plugin_never_saw_are_told_from_those_that_failed() {
     let source = "export const setupPlugin = async ({ cache }) => { if (await cache.incr('starts') > 1) throw new Error('not again') }
         export const processEvent = (event) => { while (event.n === 1); return event }";
-    for policy in [ErrorPolicy::Drop, ErrorPolicy::Pass] {
-        let plugin = start_with("blind", source, short_limits(), Kept::new(Manner::Takes)).await;
-        let outcome = policy.apply(&plugin, rows(0..2)).await.expect("goes on");
-        assert_eq!((outcome.num_failed, outcome.kept.len()), (1, if policy == ErrorPolicy::Pass { 2 } else { 1 }));
-        let error = policy.apply(&plugin, rows(2..4)).await.expect_err("fails").to_string();
-        assert!(error.starts_with("plugin `blind` failed in setupPlugin: not again at "), "{error}");
+    let plugin = start_with("blind", source, short_limits(), Kept::new(Manner::Takes)).await;
+    for (range, seen) in [(0..2, [true, true]), (2..4, [false, false])] {
+        let batch = plugin.process_batch(rows(range), 1 << 20, false).await.expect("answers");
+        assert_eq!(batch.iter().map(|row| row.was_seen).collect::<Vec<_>>(), seen);
+        let error = batch[1].outcome.clone().expect_err("fails").to_string();
+        assert_eq!(error.starts_with("plugin `blind` failed in setupPlugin: not again at "), !seen[1], "{error}");
     }
 }
 
 #[tokio::test]
-async fn a_policy_that_fails_ends_at_the_first_failure() {
+async fn a_batch_ends_at_the_first_failure_if_told_so() {
     let source = "export async function processEvent(event, { global }) {
         global.n = (global.n ?? 0) + 1; if (event.n === 2) throw 'x'; return { n: global.n } }";
     let plugin = start("first-failure", source).await;
-    ErrorPolicy::Fail.apply(&plugin, rows(0..1_000)).await.expect_err("fails");
+    let batch = plugin.process_batch(rows(0..1_000), 1 << 20, true).await.expect("answers");
+    assert_eq!((batch.len(), batch[2].outcome.is_err()), (3, true));
     assert_eq!(plugin.process_event(json!({})).await, Ok(Some(json!({ "n": 4 }))));
+}
+
+#[tokio::test]
+async fn the_results_of_a_batch_have_the_room_that_they_are_given() {
+    let plugin = start("room", "export const processEvent = (e) => ({ a: 'x'.repeat(1000) })").await;
+    let batch = plugin.process_batch(rows(0..10), 5_000, false).await.expect("answers");
+    let num_ok = batch.iter().take_while(|row| row.outcome.is_ok()).count();
+    assert!((3..5).contains(&num_ok), "{num_ok}");
+    assert!(batch[num_ok..].iter().all(|row| matches!(row.outcome, Err(PluginError::TooLarge { .. }))));
 }
 
 #[tokio::test]
