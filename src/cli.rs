@@ -127,6 +127,8 @@ pub(crate) struct RunArgs {
     /// Note the run in this database of runs.
     #[arg(long, value_name = "FILE", env = "BATCH_EXPORT_RUNS")]
     pub(crate) runs: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
 }
 
 /// `check`.
@@ -137,6 +139,8 @@ pub(crate) struct CheckArgs {
     /// Also find out what the store honors, by small objects under the prefix; needs the permission to delete them.
     #[arg(long)]
     pub(crate) probe: bool,
+    #[command(flatten)]
+    pub(crate) jobs: JobsArgs,
 }
 
 /// `runs list`.
@@ -183,10 +187,11 @@ pub(crate) struct RunsStartArgs {
     pub(crate) connections: ConnectionsArgs,
 }
 
-/// Where jobs are kept.
+/// Where jobs are kept, and which plugins there are.
 #[derive(Debug, Args)]
 pub(crate) struct JobsArgs {
-    /// The YAML file that says where jobs are kept; without it, in the folder batch-export-jobs.
+    /// The YAML file that says where jobs are kept, and which plugins there are; without it, jobs are in the folder
+    /// batch-export-jobs.
     #[arg(long, global = true, value_name = "FILE", env = "BATCH_EXPORT_JOBS")]
     pub(crate) jobs: Option<PathBuf>,
 }

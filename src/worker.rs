@@ -96,7 +96,7 @@ pub(crate) async fn run(settings: WorkerSettings) -> anyhow::Result<()> {
     )
     .await?;
     let activities = Activities::new(Parts {
-        exporter: Arc::new(engine),
+        exporter: Arc::new(engine.with_transforms(jobs.transforms())),
         resolver,
         store: store.clone(),
         observer: metrics,

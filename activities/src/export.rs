@@ -4,10 +4,10 @@ use engine::config::connection::{S3Connection, S3Credentials};
 use engine::config::connections::Connections;
 use engine::config::export::ExportConfig;
 use engine::config::fault::Fault;
-use engine::config::raw::{RawDestination, RawExport, RawPipeline, RawSetting, RawSize, RawSource};
+use engine::config::raw::{RawDestination, RawExport, RawPipeline, RawPlugin, RawSetting, RawSize, RawSource};
 use engine::config::secret::Secret;
 use url::Url;
-use workflows::payload::{Destination, PipelineInput, S3ExportInput, Selection};
+use workflows::payload::{Destination, PipelineInput, PluginInput, S3ExportInput, Selection};
 
 use crate::exporter::Resolver;
 
@@ -45,6 +45,7 @@ impl Resolver for ExportResolver {
             source: source(input),
             destination: destination(input),
             pipeline,
+            plugin: input.plugin.as_ref().map(plugin),
             ..RawExport::default()
         };
         match raw.validate(&self.connections, self.cpus) {
@@ -97,6 +98,10 @@ fn destination(input: &S3ExportInput) -> RawDestination {
         kms_key_id: given.kms_key_id.clone(),
         write_empty: given.write_empty,
     }
+}
+
+fn plugin(input: &PluginInput) -> RawPlugin {
+    RawPlugin { name: Some(input.name.clone()), on_error: input.on_error.clone() }
 }
 
 fn pipeline(input: &PipelineInput, faults: &mut Vec<String>) -> RawPipeline {

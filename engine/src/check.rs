@@ -28,6 +28,7 @@ use crate::source::stream::PlannedQuery;
 use crate::source::transport::Transport;
 use crate::source::type_name::type_name;
 use crate::stop::Stop;
+use crate::transform::Transforms;
 
 /// What a check may do to the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,8 +100,15 @@ pub struct CheckedColumn {
 ///
 /// # Cancel safety
 /// Dropping it may leave an upload open, and with [`Depth::Full`] small objects.
-pub async fn check(export: &ExportConfig, interval: &Interval, depth: Depth) -> CheckReport {
+pub async fn check(export: &ExportConfig, interval: &Interval, depth: Depth, transforms: &Transforms) -> CheckReport {
     let mut report = CheckReport::default();
+    if let Some(transform) = &export.transform
+        && report.take("plugin", transforms.find(transform)).is_some()
+    {
+        let on_error = transform.on_error.as_str();
+        let message = format!("`{}` sees each row; what becomes of those that it fails on: {on_error}", transform.name);
+        report.note("plugin", Outcome::Ok, message);
+    }
     report.source(export, interval).await;
     report.destination(export, interval, depth).await;
     report

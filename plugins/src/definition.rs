@@ -1,5 +1,6 @@
 //! What a plugin is, before it runs, and what it may take.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,8 +15,8 @@ const MAX_NAME_BYTES: usize = 64;
 const MIN_MEMORY_BYTES: usize = 1024 * 1024;
 const MIN_STACK_BYTES: usize = 64 * 1024;
 
-/// A plugin before it runs.
-#[derive(Debug, Clone)]
+/// A plugin before it runs. What it is configured with may be secret, and isn't shown.
+#[derive(Clone)]
 pub struct Definition {
     /// Its name in logs, errors and the names of its jobs: letters, digits, dots, dashes and underscores.
     pub name: String,
@@ -44,6 +45,14 @@ pub struct Limits {
     pub cache_bytes: usize,
 }
 
+impl fmt::Debug for Definition {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, file, limits, .. } = self;
+        let mut shown = formatter.debug_struct("Definition");
+        shown.field("name", name).field("file", file).field("limits", limits).finish_non_exhaustive()
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -70,7 +79,10 @@ impl Definition {
     }
 
     /// Checks what can be checked without running it.
-    pub(crate) fn check(&self) -> Result<(), PluginError> {
+    ///
+    /// # Errors
+    /// What is wrong with its name or its limits.
+    pub fn check(&self) -> Result<(), PluginError> {
         let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '.' | '-' | '_');
         if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES || !self.name.chars().all(is_plain) {
             return Err(PluginError::Name { name: self.name.chars().take(MAX_NAME_BYTES).collect() });

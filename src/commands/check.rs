@@ -3,17 +3,27 @@
 //! Owns how the engine's report is shown. Does not own what is tried: see [`engine::check`]. Unless `--probe` asks for
 //! it, nothing becomes visible in the store, and nothing has to be deleted.
 
+use std::time::Duration;
+
 use engine::check::{CheckReport, CheckedColumn, Depth, Outcome, check};
+use engine::config::validate::Export;
 use engine::interval::Interval;
 use engine::sink::probe::StoreCapabilities;
 use jiff::{Timestamp, Unit};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::Process;
 use crate::cli::CheckArgs;
 use crate::configuration::load_export;
 use crate::exit::{Failure, FailureReport};
+use crate::job_queue::load_jobs;
+use crate::job_queue::lone_plugins::try_plugin;
+use crate::job_queue::plugin_host::PluginHost;
 use crate::output;
+
+/// How long the export's plugin may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 
 /// What was tried and found, for machines.
 #[derive(Debug, Serialize)]
@@ -38,7 +48,9 @@ pub(crate) async fn run(arguments: &CheckArgs, process: &Process) -> Result<(), 
     let now = Timestamp::now().round(Unit::Minute).map_err(anyhow::Error::from)?;
     let window = Interval::ending(export.cadence, now, &export.zone)?;
     let depth = if arguments.probe { Depth::Full } else { Depth::NoTrace };
-    let report = check(&export.config, &window, depth).await;
+    let host = plugins(arguments, &export, process).await?;
+    let report = check(&export.config, &window, depth, &host.transforms()).await;
+    host.close(Instant::now() + ENDING).await;
     // The sides fail each for itself: what may pass on one side doesn't make the other one's failure pass.
     let failure = report
         .failures()
@@ -50,6 +62,13 @@ pub(crate) async fn run(arguments: &CheckArgs, process: &Process) -> Result<(), 
     };
     process.output.document(&document, || text(&report))?;
     failure.map_or(Ok(()), |failure| Err(failure.written()))
+}
+
+/// The plugin that the export asks for, if it does.
+async fn plugins(arguments: &CheckArgs, export: &Export, process: &Process) -> Result<PluginHost, Failure> {
+    let Some(transform) = &export.config.transform else { return Ok(PluginHost::default()) };
+    let config = load_jobs(arguments.jobs.jobs.as_deref(), &arguments.config.connections, process)?;
+    try_plugin(&config, transform).await
 }
 
 /// A report as people read it.

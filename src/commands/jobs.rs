@@ -97,7 +97,7 @@ pub(crate) async fn run(arguments: &JobsCommandArgs, process: &Process) -> Resul
 }
 
 async fn status(places: &Places, process: &Process) -> Result<(), Failure> {
-    let queue = start(on_disk(places).cloned().collect()).await?;
+    let queue = start(places.on_disk().cloned().collect()).await?;
     let status = JobsStatus::of(&queue).await;
     process.output.document(&StatusDocument { status: &status }, || status_table(&status))?;
     Ok(())
@@ -173,7 +173,7 @@ async fn show(places: &Places, id: JobId, process: &Process) -> Result<(), Failu
 async fn enqueue(places: &Places, arguments: &EnqueueArgs, process: &Process) -> Result<(), Failure> {
     let payload = payload(&arguments.payload)?;
     let job = job(arguments, payload).map_err(|error| Failure::new(Exit::Usage, "Usage", error.to_string()))?;
-    let queue = start(on_disk(places).cloned().collect()).await?;
+    let queue = start(places.on_disk().cloned().collect()).await?;
     let receipt = queue.enqueue(std::slice::from_ref(&job), Durability::Persistent).await.map_err(refused)?;
     done(&[Done { id: job.id, done: "enqueued", new_id: None, provider: Some(receipt.provider) }], process)
 }
@@ -212,7 +212,7 @@ fn job(arguments: &EnqueueArgs, payload: Value) -> Result<Job, InvalidJob> {
 
 /// A new job takes the place of each, and is there before the old one goes.
 async fn retry(places: &Places, ids: &[JobId], process: &Process) -> Result<(), Failure> {
-    let queue = start(on_disk(places).cloned().collect()).await?;
+    let queue = start(places.on_disk().cloned().collect()).await?;
     let mut all = Vec::new();
     for id in ids {
         let letter = places.dead.get(*id).await.map_err(unavailable)?;
@@ -239,7 +239,7 @@ async fn cancel(places: &Places, ids: &[JobId], process: &Process) -> Result<(),
     let mut all = Vec::new();
     for id in ids {
         let mut provider = None;
-        for candidate in on_disk(places) {
+        for candidate in places.on_disk() {
             if candidate.remove(&[*id]).await.map_err(unavailable)? > 0 {
                 provider = Some(candidate.name().to_owned());
             }
@@ -256,7 +256,7 @@ async fn cancel(places: &Places, ids: &[JobId], process: &Process) -> Result<(),
 /// Copies jobs first and removes them then: one that is interrupted runs twice, and none is lost.
 async fn drain(places: &Places, name: &str, process: &Process) -> Result<(), Failure> {
     let from = chosen(places, Some(name))?;
-    let others = on_disk(places).filter(|provider| provider.name() != name).cloned().collect::<Vec<_>>();
+    let others = places.on_disk().filter(|provider| provider.name() != name).cloned().collect::<Vec<_>>();
     if others.is_empty() {
         let message = format!("there is no other provider than {name}; add one to the file of jobs");
         return Err(Failure::new(Exit::Config, "Config", message));
@@ -305,15 +305,10 @@ async fn dead(places: &Places, limit: usize, process: &Process) -> Result<(), Fa
     Ok(())
 }
 
-/// The providers that other processes can reach.
-fn on_disk(places: &Places) -> impl Iterator<Item = &Arc<dyn Provider>> {
-    places.providers.iter().filter(|provider| provider.capabilities().durability == Durability::Persistent)
-}
-
 fn chosen<'a>(places: &'a Places, name: Option<&str>) -> Result<Vec<&'a Arc<dyn Provider>>, Failure> {
-    let found = on_disk(places).filter(|provider| name.is_none_or(|name| provider.name() == name)).collect::<Vec<_>>();
+    let found = places.on_disk().filter(|provider| name.is_none_or(|name| provider.name() == name)).collect::<Vec<_>>();
     if found.is_empty() {
-        let known = on_disk(places).map(|provider| provider.name()).collect::<Vec<_>>().join(", ");
+        let known = places.on_disk().map(|provider| provider.name()).collect::<Vec<_>>().join(", ");
         let message = format!("no provider {:?} keeps jobs on a disk; there are {known}", name.unwrap_or_default());
         return Err(Failure::not_found(message));
     }
@@ -326,7 +321,7 @@ async fn start(providers: Vec<Arc<dyn Provider>>) -> Result<Queue, Failure> {
 
 /// A waiting job, and who has it.
 async fn find(places: &Places, id: JobId) -> Result<Option<(&Arc<dyn Provider>, Job)>, Failure> {
-    for provider in on_disk(places) {
+    for provider in places.on_disk() {
         if let Some(job) = provider.find(id).await.map_err(unavailable)? {
             return Ok(Some((provider, job)));
         }

@@ -12,6 +12,7 @@ use engine::interval::Interval;
 use engine::pipeline::progress::{Progress, ProgressSnapshot};
 use engine::run::{Engine, FileReport, RunContext, RunIdentity, RunReport, Unfenced};
 use engine::stop::Stop;
+use engine::transform::Transforms;
 use indicatif::{HumanBytes, HumanCount};
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
@@ -25,6 +26,8 @@ use crate::allocator;
 use crate::cli::RunArgs;
 use crate::configuration::load_export;
 use crate::exit::{Exit, Failure, FailureReport};
+use crate::job_queue::load_jobs;
+use crate::job_queue::lone_plugins::LonePlugins;
 use crate::output::{Output, SCHEMA_VERSION};
 use crate::progress::Display;
 
@@ -88,7 +91,7 @@ pub(crate) async fn run(arguments: &RunArgs, process: &Process) -> Result<(), Fa
     let progress = Arc::new(Progress::new());
     let history =
         store.as_ref().map(|store| RecordedHistory::new(store, &run.identity.run_id, &export.config.source, 0));
-    let outcome = attempt(&run, history.clone(), arguments.time_limit, &progress, process).await;
+    let outcome = attempt(&run, history.clone(), arguments, &progress, process).await;
     if let Some(history) = history {
         match &outcome {
             Ok(report) => history.published(report.rows).await,
@@ -140,12 +143,15 @@ async fn finish(
 async fn attempt(
     run: &Run<'_>,
     history: Option<RecordedHistory>,
-    time_limit: Option<Duration>,
+    arguments: &RunArgs,
     progress: &Arc<Progress>,
     process: &Process,
 ) -> Result<RunReport, (RunReport, Failure)> {
+    let time_limit = arguments.time_limit;
     let failed = |failure: Failure| (RunReport::default(), failure);
-    let engine = Engine::new().map_err(|error| failed(error.into()))?;
+    let plugins = plugins(arguments, run.export, process).await.map_err(failed)?;
+    let transforms = plugins.as_ref().map_or_else(Transforms::default, LonePlugins::transforms);
+    let engine = Engine::new().map_err(|error| failed(error.into()))?.with_transforms(transforms);
     allocator::keep_within_limits(engine.clone()).map_err(|error| failed(anyhow::Error::from(error).into()))?;
     let stop = Stop::new();
     let history = history.map_or_else(|| Arc::new(NoHistory) as Arc<dyn History>, |history| Arc::new(history));
@@ -156,6 +162,9 @@ async fn attempt(
     let result = engine.run(&run.export.config, &run.identity, &context).await;
     watch.abort();
     drop(display);
+    if let Some(plugins) = plugins {
+        plugins.close().await;
+    }
     result.map_err(|error| {
         tracing::debug!(?error, "the run failed");
         // In a run without a worker nothing else stops for this reason.
@@ -163,6 +172,13 @@ async fn attempt(
         let failure = Failure::from(error);
         failed(if is_over_time { failure.with_exit(Exit::TimeLimit, "TimeLimit") } else { failure })
     })
+}
+
+/// The plugin that the export asks for, if it does.
+async fn plugins(arguments: &RunArgs, export: &Export, process: &Process) -> Result<Option<LonePlugins>, Failure> {
+    let Some(transform) = &export.config.transform else { return Ok(None) };
+    let config = load_jobs(arguments.jobs.jobs.as_deref(), &arguments.config.connections, process)?;
+    LonePlugins::start(&config, transform).await.map(Some)
 }
 
 /// The kind that tells the time limit from a signal.

@@ -12,8 +12,10 @@ use engine::config::secret::Secret;
 use engine::config::validate::Check;
 use jobs::memory::MemoryLimits;
 use jobs::postgres::PostgresOptions;
+use plugins::definition::Definition;
 use serde::Deserialize;
 
+use super::plugin_host::RawPlugin;
 use super::temporal::RetryFailed;
 use super::webhook::Webhook;
 
@@ -36,6 +38,8 @@ pub(crate) struct JobsConfig {
     pub(crate) webhooks: Vec<Webhook>,
     /// Whether intervals that failed for good are tried again later.
     pub(crate) retry_failed: Option<RetryFailed>,
+    /// The plugins that exports may ask for, and whose jobs are done here.
+    pub(crate) plugins: Vec<Definition>,
 }
 
 /// A place that keeps jobs.
@@ -87,6 +91,7 @@ impl JobsConfig {
             concurrency: DEFAULT_CONCURRENCY,
             webhooks: Vec::new(),
             retry_failed: None,
+            plugins: Vec::new(),
         }
     }
 }
@@ -101,6 +106,7 @@ pub(super) struct RawJobs {
     providers: Option<Vec<RawPlace>>,
     webhooks: Vec<RawWebhook>,
     retry_failed: Option<RawRetryFailed>,
+    plugins: Vec<RawPlugin>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -165,6 +171,9 @@ impl RawJobs {
         config.webhooks =
             webhooks.filter_map(|(index, raw)| Webhook::validate(&mut check, index, raw, surroundings)).collect();
         unique(&mut check, "webhooks", config.webhooks.iter().map(|webhook| webhook.name.as_str()));
+        let plugins = self.plugins.into_iter().enumerate();
+        config.plugins = plugins.filter_map(|(index, raw)| raw.validate(&mut check, index, surroundings)).collect();
+        unique(&mut check, "plugins", config.plugins.iter().map(|plugin| plugin.name.as_str()));
         config.retry_failed = self.retry_failed.and_then(|raw| RetryFailed::validate(&mut check, &raw));
         if check.faults.is_empty() { Ok(config) } else { Err(check.faults) }
     }

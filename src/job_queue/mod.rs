@@ -2,9 +2,11 @@
 
 mod clean_up;
 pub(crate) mod configuration;
+pub(crate) mod lone_plugins;
 pub(crate) mod metrics;
 mod past_run;
 pub(crate) mod places;
+pub(crate) mod plugin_host;
 pub(crate) mod status;
 pub(crate) mod temporal;
 mod webhook;
@@ -19,6 +21,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use engine::config::connections::Surroundings;
 use engine::config::load;
+use engine::transform::Transforms;
 use futures::future::BoxFuture;
 use jobs::consumer::Consumer;
 use jobs::dead_letter::DeadLetters;
@@ -38,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 use self::clean_up::CleanUp;
 use self::configuration::{JobsConfig, RawJobs};
 use self::metrics::JobsMetrics;
+use self::plugin_host::PluginHost;
 use self::status::JobsStatus;
 use self::temporal::{RetryFailed, Starter};
 use self::webhook::{Webhook, WebhookHandler};
@@ -77,6 +81,7 @@ pub(crate) struct JobQueue {
     queue: Queue,
     ends: RunEnds,
     spool: Spool,
+    plugins: PluginHost,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -85,7 +90,7 @@ impl JobQueue {
     /// Starts to take and to handle jobs.
     ///
     /// # Errors
-    /// When there is no place where jobs survive, with every place's reason.
+    /// When there is no place where jobs survive, with every place's reason; or a plugin can't be set up.
     pub(crate) async fn start(
         config: &JobsConfig,
         temporal: Client,
@@ -97,6 +102,7 @@ impl JobQueue {
         metrics.watch_memory(places.memory);
         let observer: Arc<dyn Observer> = Arc::<JobsMetrics>::clone(&metrics);
         let queue = Queue::start(places.providers, Arc::clone(&observer)).await.context("the job queue")?;
+        let plugins = PluginHost::start(&config.plugins, Arc::new(queue.clone())).await?;
         let spool = Spool::new(config.folder.join("spool"));
         match spool.replay(&queue).await {
             Ok(0) => {}
@@ -105,7 +111,7 @@ impl JobQueue {
         }
         let stop = CancellationToken::new();
         let consumer = Consumer {
-            work: Arc::new(dispatcher(config, temporal, resolver, places.dead, observer)?),
+            work: Arc::new(plugins.with_jobs(dispatcher(config, temporal, resolver, places.dead, observer)?)),
             looks_ahead: false,
             flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
             concurrency: config.concurrency.get(),
@@ -128,12 +134,17 @@ impl JobQueue {
             webhooks: config.webhooks.clone(),
             retry_failed: config.retry_failed.clone(),
         };
-        Ok(Self { queue, ends, spool, stop, tasks })
+        Ok(Self { queue, ends, spool, plugins, stop, tasks })
     }
 
     /// Where the ends of runs are told.
     pub(crate) fn run_ends(&self) -> RunEnds {
         self.ends.clone()
+    }
+
+    /// The plugins that exports may ask for.
+    pub(crate) fn transforms(&self) -> Transforms {
+        self.plugins.transforms()
     }
 
     /// Begins no more jobs. Those that runs make at their ends are still taken.
@@ -155,6 +166,7 @@ impl JobQueue {
                 }
             }
         }
+        self.plugins.close(deadline).await;
         if let Err(error) = self.queue.close(&self.spool).await {
             tracing::error!(%error, "jobs in memory are lost");
         }

@@ -13,7 +13,7 @@ use jobs::deferred::{Deferred, DeferredDeadLetters};
 use jobs::error::ProviderError;
 use jobs::memory::Memory;
 use jobs::postgres::{Postgres, PostgresOptions};
-use jobs::provider::Provider;
+use jobs::provider::{Durability, Provider};
 use jobs::store::{Store, StoreOptions};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
 use object_store::local::LocalFileSystem;
@@ -34,6 +34,13 @@ pub(crate) struct Places {
     pub(crate) memory: Option<Arc<Memory>>,
     /// Where dead jobs are kept: in the first place that is on a disk.
     pub(crate) dead: Arc<dyn DeadLetters>,
+}
+
+impl Places {
+    /// The providers that other processes can see.
+    pub(crate) fn on_disk(&self) -> impl Iterator<Item = &Arc<dyn Provider>> {
+        self.providers.iter().filter(|provider| provider.capabilities().durability == Durability::Persistent)
+    }
 }
 
 /// Makes the places. Nothing is sent yet.

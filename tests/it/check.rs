@@ -5,6 +5,7 @@ use engine::config::export::{Encryption, ExportConfig};
 use engine::config::output::{Output, ParquetCodec};
 use engine::config::secret::Secret;
 use engine::error::{Error, ErrorKind};
+use engine::transform::Transforms;
 
 use crate::exports::{day, export};
 use crate::services::{Bucket, Store};
@@ -26,7 +27,7 @@ async fn an_export_that_works_passes_and_leaves_nothing() {
     for store in [Store::SeaweedFs, Store::JuiceFs] {
         let bucket = Bucket::fresh(store).await;
         let export = export_to(&bucket, SQL);
-        let report = check(&export, &day(), Depth::NoTrace).await;
+        let report = check(&export, &day(), Depth::NoTrace, &Transforms::default()).await;
         let steps =
             [("source", Ok), ("query", Ok), ("key", Ok), ("credentials", Ok), ("upload", Ok), ("store", Skipped)];
         assert_eq!(outcomes(&report), steps, "{report:?}");
@@ -34,7 +35,7 @@ async fn an_export_that_works_passes_and_leaves_nothing() {
         assert_eq!(columns, [("id", false), ("text", true), ("at", false)]);
         assert!(report.failures().is_empty());
 
-        let report = check(&export, &day(), Depth::Full).await;
+        let report = check(&export, &day(), Depth::Full, &Transforms::default()).await;
         let found = report.store.as_ref().expect("the store was probed");
         assert_eq!(outcomes(&report).last(), Some(&("store", if found.fenced { Ok } else { Warning })), "{report:?}");
         assert_eq!((bucket.keys().await, bucket.uploads().await), (Vec::new(), Vec::new()), "{store:?}");
@@ -47,7 +48,7 @@ async fn both_sides_faults_are_named_at_once() {
     let bucket = Bucket::fresh(Store::SeaweedFs).await;
     let mut export = export_to(&bucket, "SELECT * FROM no_such_table WHERE at < {interval_end}");
     export.destination.bucket = "batch-export-no-such-bucket".to_owned();
-    let report = check(&export, &day(), Depth::Full).await;
+    let report = check(&export, &day(), Depth::Full, &Transforms::default()).await;
     assert_eq!(
         outcomes(&report),
         [("source", Ok), ("query", Failed), ("key", Ok), ("credentials", Ok), ("upload", Failed), ("store", Skipped)]
@@ -64,7 +65,7 @@ async fn wrong_passwords_are_named_and_not_shown() {
     export.source.connection.password = Secret::new("marker-password");
     let keys = export.destination.connection.credentials.as_mut().expect("the store's keys");
     keys.secret_access_key = Secret::new("marker-secret");
-    let report = check(&export, &day(), Depth::NoTrace).await;
+    let report = check(&export, &day(), Depth::NoTrace, &Transforms::default()).await;
     let failed = report.steps.iter().filter(|step| step.outcome == Outcome::Failed).map(|step| step.name);
     assert_eq!(failed.collect::<Vec<_>>(), ["source", "upload"], "{report:?}");
     let shown = format!("{report:?}");
@@ -77,7 +78,7 @@ async fn the_exports_own_encryption_is_tried() {
     let bucket = Bucket::fresh(Store::JuiceFs).await;
     let mut export = export_to(&bucket, SQL);
     export.destination.encryption = Some(Encryption::Aes256);
-    let report = check(&export, &day(), Depth::NoTrace).await;
+    let report = check(&export, &day(), Depth::NoTrace, &Transforms::default()).await;
     let step = report.steps.iter().find(|step| step.name == "upload").expect("is tried");
     assert_eq!((step.outcome, step.kind), (Outcome::Failed, Some("Config")), "{report:?}");
     assert!(step.message.contains("leave encryption out"), "{report:?}");

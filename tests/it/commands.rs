@@ -23,7 +23,7 @@ const VARIABLES: [&str; 8] = [
 const LONG: &str =
     "SELECT number AS id, sleepEachRow(0.0001) AS slow FROM numbers(100000000) WHERE now() > {interval_end}";
 
-fn environment() -> Vec<(&'static str, String)> {
+pub(crate) fn environment() -> Vec<(&'static str, String)> {
     VARIABLES.map(|name| (name, required(name))).to_vec()
 }
 

@@ -21,6 +21,7 @@ mod job_queue;
 mod kill_points;
 mod matrix;
 mod memory;
+mod plugins;
 mod random;
 mod report;
 mod s3;

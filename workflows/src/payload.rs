@@ -45,6 +45,8 @@ pub struct S3ExportInput {
     pub compression: Option<String>,
     /// `pipeline`: what a run may hold at once.
     pub pipeline: PipelineInput,
+    /// `plugin`: who changes rows before they are written.
+    pub plugin: Option<PluginInput>,
     /// `activity_options`: how long and how often the insert is tried.
     pub options: InsertOptions,
 }
@@ -111,6 +113,15 @@ pub struct PipelineInput {
     pub uploads_in_flight: Option<u32>,
 }
 
+/// Who changes rows before they are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PluginInput {
+    /// `name`: a plugin of the worker's file of jobs.
+    pub name: String,
+    /// `on_error`: `fail_run`, `drop_row` or `pass_row`.
+    pub on_error: Option<String>,
+}
+
 impl S3ExportInput {
     /// Reads an input.
     ///
@@ -139,6 +150,7 @@ impl S3ExportInput {
             file_format: fields.text("file_format").unwrap_or_else(|| "JSONLines".to_owned()),
             compression: fields.text("compression"),
             pipeline: read_pipeline(&mut fields),
+            plugin: read_plugin(&mut fields),
             options: InsertOptions::read(&mut fields, cadence),
         };
         if input.team_id.is_none() && matches!(input.selection, Selection::Events { .. }) {
@@ -270,6 +282,14 @@ fn read_pipeline(fields: &mut Fields<'_>) -> PipelineInput {
     };
     pipeline.finish();
     input
+}
+
+fn read_plugin(fields: &mut Fields<'_>) -> Option<PluginInput> {
+    let mut plugin = fields.object("plugin")?;
+    let name = plugin.required_text("name");
+    let on_error = plugin.choice("on_error", &["fail_run", "drop_row", "pass_row"]);
+    plugin.finish();
+    Some(PluginInput { name, on_error })
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use super::secret::Secret;
 
@@ -263,6 +264,63 @@ pub struct RawSetting(pub String);
 impl<'de> Deserialize<'de> for RawSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         scalar(deserializer).map(Self)
+    }
+}
+
+/// Anything, as JSON.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RawJson(pub Value);
+
+impl<'de> Deserialize<'de> for RawJson {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct JsonVisitor;
+
+        impl<'de> Visitor<'de> for JsonVisitor {
+            type Value = Value;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a value")
+            }
+
+            fn visit_unit<E>(self) -> Result<Value, E> {
+                Ok(Value::Null)
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+                Ok(Value::from(value))
+            }
+
+            fn visit_i128<E: serde::de::Error>(self, value: i128) -> Result<Value, E> {
+                let small = i64::try_from(value).map(Value::from).or_else(|_| u64::try_from(value).map(Value::from));
+                small.map_err(|_| E::custom("must be a number of 64 bits at most"))
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+                Ok(Value::from(value))
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+                Ok(Value::from(value))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+                let mut array = Vec::new();
+                while let Some(RawJson(item)) = items.next_element()? {
+                    array.push(item);
+                }
+                Ok(Value::Array(array))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+                let mut object = serde_json::Map::new();
+                while let Some((name, RawJson(member))) = members.next_entry()? {
+                    object.insert(name, member);
+                }
+                Ok(Value::Object(object))
+            }
+        }
+
+        deserializer.deserialize_any(JsonVisitor).map(Self)
     }
 }
 

@@ -75,6 +75,12 @@ pub struct TransformedRow {
 
 /// Changes rows, or leaves them out.
 pub trait RowTransform: Send + Sync + fmt::Debug {
+    /// Tells whether it is one that looks at rows.
+    ///
+    /// # Errors
+    /// Why it isn't, and the way out.
+    fn check(&self) -> Result<()>;
+
     /// Changes rows: one result for each, in their order; fewer only after a failure, where that was asked for.
     ///
     /// # Back-pressure
@@ -102,16 +108,19 @@ impl Transforms {
     /// The transform that an export asks for.
     ///
     /// # Errors
-    /// `Config` when the process knows none by that name.
+    /// `Config` when the process knows none by that name; its own when it doesn't look at rows.
     pub fn find(&self, config: &TransformConfig) -> Result<Arc<dyn RowTransform>> {
-        self.0.get(&config.name).cloned().ok_or_else(|| {
-            let known = self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
-            let known = if known.is_empty() { "it has none".to_owned() } else { format!("it has {known}") };
-            Error::config(format!(
-                "the export asks for the plugin `{}`, which this process doesn't have; {known}: add it to plugins in the file that \
-                 --jobs names",
-                config.name
-            ))
-        })
+        let transform = self.0.get(&config.name).cloned().ok_or_else(|| self.unknown(&config.name))?;
+        transform.check()?;
+        Ok(transform)
+    }
+
+    fn unknown(&self, name: &str) -> Error {
+        let known = self.0.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let known = if known.is_empty() { "it has none".to_owned() } else { format!("it has {known}") };
+        Error::config(format!(
+            "the export asks for the plugin `{name}`, which this process doesn't have; {known}: add it to plugins in the file that \
+             --jobs names"
+        ))
     }
 }

@@ -62,7 +62,7 @@ fn takes_our_additions() {
         "clickhouse_connection": "main", "s3_connection": "lake", "source_settings": {"max_threads": 4, "final": true},
         "invalid_utf8": "fail", "fewer_rows": "allow", "key_layout": "reference", "write_empty": true, "file_format": "Parquet",
         "pipeline": {"memory_limit": "512MiB", "consumers": 2, "part_size": 8388608},
-        "activity_options": {"heartbeat_timeout": "30s"}
+        "activity_options": {"heartbeat_timeout": "30s"}, "plugin": {"name": "robots", "on_error": "drop_row"}
     });
     let input = S3ExportInput::from_json(&input).expect("no faults");
     let settings = [("final", "1"), ("max_threads", "4")].map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -70,6 +70,10 @@ fn takes_our_additions() {
     assert_eq!(input.pipeline.part_size.as_deref(), Some("8388608"));
     assert_eq!(input.options.heartbeat_timeout.as_secs(), 30);
     assert_eq!(input.fewer_rows.as_deref(), Some("allow"));
+    assert_eq!(
+        input.plugin.map(|plugin| (plugin.name, plugin.on_error)),
+        Some(("robots".into(), Some("drop_row".into())))
+    );
     assert_eq!(input.destination.connection.as_deref(), Some("lake"));
 }
 
@@ -99,7 +103,7 @@ fn collects_all_faults_and_never_quotes_a_value() {
         "batch_export_id": "", "team_id": null, "interval": "hunter2", "timezone": "hunter2",
         "data_interval_end": "2026-01-01T00:00:00", "bucket_name": null, "aws_access_key_id": null,
         "aws_secret_access_key": "hunter2", "invalid_utf8": "hunter2", "fewer_rows": "hunter2", "pipeline": {"consumers": 0, "speed": "hunter2"},
-        "secret": "hunter2"
+        "plugin": {"on_error": "hunter2", "file": "hunter2"}, "secret": "hunter2"
     }));
     assert_eq!(
         faults.iter().map(|fault| fault.split('`').nth(1).expect("a field")).collect::<Vec<_>>(),
@@ -114,6 +118,9 @@ fn collects_all_faults_and_never_quotes_a_value() {
             "aws_access_key_id",
             "pipeline.consumers",
             "pipeline.speed",
+            "plugin.name",
+            "plugin.on_error",
+            "plugin.file",
             "team_id",
             "secret",
         ]

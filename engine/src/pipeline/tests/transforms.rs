@@ -14,6 +14,10 @@ struct Shouter {
 }
 
 impl RowTransform for Shouter {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn apply(&self, batch: TransformBatch) -> BoxFuture<'_, Result<Vec<TransformedRow>>> {
         let rows = batch.rows.into_iter().map(|before| {
             let after = self.change(before.clone());
