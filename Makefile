@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 export CARGO_TERM_COLOR ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build services services-down demo demo-down test lint fmt doc deny unit integration front chaos bench bench-jobs clean
+.PHONY: help setup build services services-down demo demo-down test lint fmt doc deny unit integration front chaos bench bench-jobs bench-plugins clean
 
 help: ## Lists what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -89,6 +89,10 @@ chaos: services ## Breaks everything at random for CHAOS_SECONDS, and writes doc
 bench: build ## Measures against ClickHouse's own export, side by side
 	@$(PYTHON) dev/services.py up --name bench
 	. ./.dev/run/bench/env && $(PYTHON) dev/bench.py
+
+bench-plugins: build ## Measures what a plugin on an export costs
+	@$(PYTHON) dev/services.py up --name bench
+	. ./.dev/run/bench/env && $(PYTHON) dev/bench_plugins.py
 
 bench-jobs: services ## Measures the job queue beside graphile_worker alone, and how soon it fails over
 	. ./$(ENV_FILE) && BATCH_EXPORT_BENCH_JOBS=$(CURDIR)/docs/bench-jobs.json \

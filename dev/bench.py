@@ -48,6 +48,13 @@ destination:
   compression: {codec}
 """
 
+JOBS = """\
+version: 1
+folder: {folder}/jobs
+providers: [{{type: files}}]
+plugins: [{{name: measured, file: plugin.js}}]
+"""
+
 
 @dataclass(frozen=True)
 class Case:
@@ -102,8 +109,17 @@ def main() -> int:
     return 0
 
 
-def run_ours(case: Case, measured: Measured, warm_up: bool) -> None:
-    """Runs the program as a user would, and takes the kernel's account of it."""
+def run_ours(
+    case: Case,
+    measured: Measured,
+    warm_up: bool,
+    plugin: str | None = None,
+    kept_rows: int | None = None,
+) -> None:
+    """Runs the program as a user would, and takes the kernel's account of it.
+
+    With a plugin's source, the rows go through it, and `kept_rows` are to be left of them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "export.yaml"
         config.write_text(
@@ -128,6 +144,12 @@ def run_ours(case: Case, measured: Measured, warm_up: bool) -> None:
             "--log",
             "warn",
         ]
+        if plugin is not None:
+            (Path(folder) / "plugin.js").write_text(plugin)
+            jobs = Path(folder) / "jobs.yaml"
+            jobs.write_text(JOBS.format(folder=folder))
+            config.write_text(config.read_text() + "plugin: {name: measured}\n")
+            command += ["--jobs", jobs]
         began = time.monotonic()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         output = process.stdout.read()
@@ -135,7 +157,7 @@ def run_ours(case: Case, measured: Measured, warm_up: bool) -> None:
         seconds = time.monotonic() - began
         process.returncode = os.waitstatus_to_exitcode(status)
     report = json.loads(output)
-    if process.returncode != 0 or report["run"]["rows"] != case.num_rows:
+    if process.returncode != 0 or report["run"]["rows"] != (kept_rows or case.num_rows):
         raise SystemExit(f"{case.name}: the run failed: {output.decode()}")
     if not warm_up:
         measured.seconds.append(seconds)
