@@ -269,6 +269,12 @@ pub(crate) struct EnqueueArgs {
     /// Run it at this time: RFC 3339.
     #[arg(long, value_name = "TIME", value_parser = parse_instant)]
     pub(crate) at: Option<jiff::Timestamp>,
+    /// Run it again and again: minute, hour, day, month and day of the week, such as "0 3 * * MON", or @daily.
+    #[arg(long, value_name = "PATTERN", conflicts_with_all = ["run_in", "at", "key"])]
+    pub(crate) cron: Option<String>,
+    /// The zone whose clock the pattern means.
+    #[arg(long, value_name = "ZONE", default_value = "UTC", requires = "cron")]
+    pub(crate) timezone: String,
     /// The same work as other jobs with this key: it takes the place of one that waits.
     #[arg(long)]
     pub(crate) key: Option<String>,

@@ -39,6 +39,30 @@ pub enum InvalidJob {
         /// The limit.
         limit: usize,
     },
+    /// The pattern of a repetition.
+    #[error(
+        "the pattern `{cron}` {why}; write minute, hour, day, month and day of the week, such as `0 3 * * MON`, or a word such as @daily"
+    )]
+    Cron {
+        /// The pattern.
+        cron: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The zone of a repetition.
+    #[error("`{zone}` isn't a time zone; use a name such as UTC or Europe/Berlin")]
+    Zone {
+        /// What was given.
+        zone: String,
+    },
+    /// A repetition with a key.
+    #[error(
+        "job `{name}` repeats and has a key; leave the key out: a repetition that is there already is not taken twice"
+    )]
+    KeyedRepetition {
+        /// The job.
+        name: String,
+    },
     /// The number of attempts.
     #[error("max_attempts must be at least 1; a job that is never tried is none")]
     NoAttempts,

@@ -5,9 +5,11 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::error::InvalidJob;
+use crate::repetition::Repetition;
 use crate::time_unit::{TimeError, TimeUnit};
 
 /// How often a job is tried when nobody says so.
@@ -75,6 +77,9 @@ pub struct Job {
     /// See [`JobKey`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<JobKey>,
+    /// When it comes again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition: Option<Repetition>,
     /// How often it was tried in vain.
     #[serde(default)]
     pub attempts: u16,
@@ -93,6 +98,15 @@ impl JobId {
     #[must_use]
     pub fn new() -> Self {
         Self(Uuid::now_v7())
+    }
+
+    /// The id of what happens at an instant: the same whoever makes it.
+    fn of_occurrence(at: Timestamp, what: &str) -> Self {
+        let digest = Sha256::digest(what);
+        let mut random = [0; 10];
+        random.copy_from_slice(&digest[..10]);
+        let millis = u64::try_from(at.as_millisecond()).unwrap_or(0);
+        Self(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid())
     }
 
     /// The id that `text` spells.
@@ -128,6 +142,7 @@ impl Job {
             priority: 0,
             queue: None,
             key: None,
+            repetition: None,
             attempts: 0,
             max_attempts: DEFAULT_MAX_ATTEMPTS,
             stalls: 0,
@@ -184,6 +199,29 @@ impl Job {
         Ok(Self { key: Some(JobKey { key, mode }), ..self })
     }
 
+    /// Again and again, for the first time when the repetition says so. The same job with the same repetition has the same
+    /// id: it is not taken twice.
+    ///
+    /// # Errors
+    /// When there is no such time, or the job has a key.
+    pub fn repeated(self, repetition: Repetition) -> Result<Self, InvalidJob> {
+        let job = Self { repetition: Some(repetition), ..self };
+        job.check()?;
+        Ok(job.occurrence(Timestamp::now())?.unwrap_or(job))
+    }
+
+    /// The first occurrence after an instant; `None` when the job doesn't repeat.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn occurrence(&self, after: Timestamp) -> Result<Option<Self>, InvalidJob> {
+        let Some(repetition) = &self.repetition else { return Ok(None) };
+        let run_at = repetition.next(after)?;
+        let id =
+            JobId::of_occurrence(run_at, &format!("{}\n{repetition:?}\n{:?}\n{}", self.name, self.queue, self.payload));
+        Ok(Some(Self { id, run_at, attempts: 0, stalls: 0, last_error: None, ..self.clone() }))
+    }
+
     /// Tried so often at most.
     ///
     /// # Errors
@@ -217,8 +255,10 @@ impl Job {
     /// What it takes, about. Unit: bytes.
     #[must_use]
     pub fn num_bytes(&self) -> usize {
-        let texts =
-            [Some(&self.name), self.queue.as_ref(), self.key.as_ref().map(|key| &key.key), self.last_error.as_ref()];
+        let key = self.key.as_ref().map(|key| &key.key);
+        let repetition = self.repetition.as_ref();
+        let [cron, zone] = [repetition.map(|each| &each.cron), repetition.map(|each| &each.timezone)];
+        let texts = [Some(&self.name), self.queue.as_ref(), key, cron, zone, self.last_error.as_ref()];
         size_of::<Self>() + json_len(&self.payload) + texts.into_iter().flatten().map(String::len).sum::<usize>()
     }
 
@@ -236,6 +276,12 @@ impl Job {
         }
         if self.max_attempts == 0 {
             return Err(InvalidJob::NoAttempts);
+        }
+        if let Some(repetition) = &self.repetition {
+            if self.key.is_some() {
+                return Err(InvalidJob::KeyedRepetition { name: self.name.clone() });
+            }
+            repetition.next(self.run_at)?;
         }
         check_value(&self.name, &self.payload, 0)?;
         let num_bytes = json_len(&self.payload);

@@ -18,6 +18,8 @@ pub mod postgres;
 pub mod provider;
 pub mod queue;
 mod recent;
+pub mod repeating;
+pub mod repetition;
 pub mod spool;
 pub mod store;
 pub mod time_unit;

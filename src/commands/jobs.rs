@@ -10,6 +10,7 @@ use jobs::job::{Job, JobId, JobKey, KeyMode, MAX_PAYLOAD_BYTES};
 use jobs::observer::NoObserver;
 use jobs::provider::{Durability, Provider};
 use jobs::queue::{Queue, QueueError, StartError};
+use jobs::repetition::Repetition;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -196,6 +197,9 @@ fn job(arguments: &EnqueueArgs, payload: Value) -> Result<Job, InvalidJob> {
     }
     if let Some(queue) = &arguments.queue {
         job = job.in_queue(queue)?;
+    }
+    if let Some(cron) = &arguments.cron {
+        job = job.repeated(Repetition::new(cron, &arguments.timezone)?)?;
     }
     if let Some(key) = &arguments.key {
         job = job.with_key(

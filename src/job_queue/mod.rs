@@ -31,6 +31,7 @@ use jobs::job::Job;
 use jobs::observer::Observer;
 use jobs::provider::Durability;
 use jobs::queue::Queue;
+use jobs::repeating::Repeating;
 use jobs::spool::Spool;
 use sha2::{Digest as _, Sha256};
 use temporalio_client::Client;
@@ -110,8 +111,9 @@ impl JobQueue {
             Err(error) => tracing::error!(%error, "jobs of an earlier process stay in their file"),
         }
         let stop = CancellationToken::new();
+        let work = plugins.with_jobs(dispatcher(config, temporal, resolver, places.dead, observer)?);
         let consumer = Consumer {
-            work: Arc::new(plugins.with_jobs(dispatcher(config, temporal, resolver, places.dead, observer)?)),
+            work: Arc::new(Repeating::new(Arc::new(work), queue.clone())),
             looks_ahead: false,
             flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
             concurrency: config.concurrency.get(),

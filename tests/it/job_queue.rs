@@ -220,6 +220,15 @@ async fn jobs_are_shown_tried_again_moved_and_removed() {
     assert_eq!(parsed(&bench.jobs(&["show", &retried]))["job"]["key"]["key"], "s");
     parsed(&bench.jobs(&["cancel", &retried]));
 
+    let (yearly, _) = enqueued(&["nobody", "--cron", "@yearly", "--timezone", "Europe/Berlin"]);
+    assert_eq!(
+        enqueued(&["nobody", "--cron", "@yearly", "--timezone", "Europe/Berlin"]).0,
+        yearly,
+        "it is there already"
+    );
+    assert_eq!(parsed(&bench.jobs(&["show", &yearly]))["job"]["repetition"]["cron"], "@yearly");
+    parsed(&bench.jobs(&["cancel", &yearly]));
+
     let moved = parsed(&bench.jobs(&["drain", "postgres"]));
     assert_eq!((&moved["jobs"][0]["id"], &moved["jobs"][0]["provider"]), (&json!(replaced), &json!("files")));
     let status = parsed(&bench.jobs(&["status"]));
@@ -301,6 +310,8 @@ fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
         (&["jobs", "enqueue", "a", "{"][..], 2, "is no JSON"),
         (&["jobs", "enqueue", "a", "1", "--in", "3 fortnights"], 2, "unknown time unit `fortnights`"),
         (&["jobs", "enqueue", "a", "1", "--at", "tomorrow"], 2, "is no time"),
+        (&["jobs", "enqueue", "a", "--cron", "* *"], 2, "the pattern `* *`"),
+        (&["jobs", "enqueue", "a", "--cron", "@daily", "--timezone", "Mars"], 2, "`Mars` isn't a time zone"),
         (&["jobs", "enqueue", "", "1"], 2, "the job's name"),
         (&["jobs", "enqueue", "a", "\"\\u0000\""], 2, "the character 0"),
         (&["jobs", "show", "x"], 2, "is no id of a job"),

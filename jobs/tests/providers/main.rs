@@ -8,6 +8,7 @@ mod conformance;
 mod failover;
 mod places;
 mod relay;
+mod repeating;
 mod rig;
 mod rows;
 
