@@ -127,7 +127,8 @@ fn the_configuration_of_jobs_is_valid() {
     let folder = Folder::new("docs-jobs");
     let yaml = block(JOBS, "yaml").replace("/var/lib/batch-export/", "");
     let connections = "version: 1\ns3: {lake: {region: x}}\n";
-    folder.file("jobs.yaml", &yaml).file("connections.yaml", connections);
+    let plugin = "export const processEvent = (event) => event";
+    folder.file("jobs.yaml", &yaml).file("connections.yaml", connections).file("robots.js", plugin);
     let variables = [
         ("JOBS_DATABASE_URL", "postgres://u:p@127.0.0.1:1/d"),
         ("OPS_WEBHOOK_URL", "https://ops.example.com/hook"),
