@@ -33,7 +33,10 @@ const RUNS_IN_PROGRESS: Description =
 const ATTEMPTS: Description = Description("batch_export_attempts", "Attempts that ended, by outcome");
 const ATTEMPT_DURATION: Description =
     Description("batch_export_attempt_duration_seconds", "Time that an attempt of a run took");
-const ROWS: Description = Description("batch_export_rows", "Rows, read from the source or written to the destination");
+const ROWS: Description = Description(
+    "batch_export_rows",
+    "Rows, read from the source, written to the destination, left out by a plugin, or failed in one",
+);
 const BYTES: Description =
     Description("batch_export_bytes", "Bytes, read from the source or written to the destination");
 const PARTS: Description = Description("batch_export_parts", "Parts that the destination acknowledged");
@@ -140,10 +143,14 @@ impl RunObserver for Metrics {
     fn attempt_progressed(&self, export_id: &str, before: &ProgressSnapshot, now: &ProgressSnapshot) {
         let read = labels(export_id, &[("stage", "read")]);
         let written = labels(export_id, &[("stage", "written")]);
+        let left_out = labels(export_id, &[("stage", "left_out")]);
+        let failed = labels(export_id, &[("stage", "failed")]);
         let alone = labels(export_id, &[]);
         for (family, labels, before, now) in [
             (&self.rows, &read, before.rows_read, now.rows_read),
             (&self.rows, &written, before.rows_written, now.rows_written),
+            (&self.rows, &left_out, before.rows_left_out, now.rows_left_out),
+            (&self.rows, &failed, before.rows_failed, now.rows_failed),
             (&self.bytes, &read, before.source_bytes, now.source_bytes),
             (&self.bytes, &written, before.bytes_written, now.bytes_written),
             (&self.parts, &alone, before.parts_written, now.parts_written),
@@ -235,7 +242,14 @@ mod tests {
     fn an_attempt_and_its_run_are_counted() {
         let metrics = Metrics::new();
         metrics.attempt_started("orders", 256);
-        let now = ProgressSnapshot { rows_read: 10, rows_written: 7, retries: 1, ..ProgressSnapshot::default() };
+        let now = ProgressSnapshot {
+            rows_read: 10,
+            rows_left_out: 2,
+            rows_failed: 1,
+            rows_written: 7,
+            retries: 1,
+            ..ProgressSnapshot::default()
+        };
         metrics.attempt_progressed("orders", &ProgressSnapshot::default(), &now);
         metrics.attempt_progressed("orders", &now, &now);
         assert!(metrics.text().contains("batch_export_memory_limit_bytes{export=\"orders\"} 256\n"));
@@ -253,6 +267,8 @@ mod tests {
             "# TYPE batch_export_rows_total counter",
             "batch_export_rows_total{export=\"orders\",stage=\"read\"} 10",
             "batch_export_rows_total{export=\"orders\",stage=\"written\"} 7",
+            "batch_export_rows_total{export=\"orders\",stage=\"left_out\"} 2",
+            "batch_export_rows_total{export=\"orders\",stage=\"failed\"} 1",
             "batch_export_s3_retries_total{export=\"orders\"} 1",
             "batch_export_runs_in_progress{export=\"orders\"} 0",
             "batch_export_memory_limit_bytes{export=\"orders\"} 0",

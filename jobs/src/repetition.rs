@@ -49,7 +49,7 @@ impl Repetition {
             clock = pattern.find_next_occurrence(&clock, false).map_err(|_| self.invalid("has no time that comes"))?;
             let civil = civil(clock).ok_or_else(|| self.invalid("has no time that comes"))?;
             let ambiguous = zone.to_ambiguous_timestamp(civil);
-            let first = ambiguous.clone().compatible().ok().filter(|instant| *instant > after);
+            let first = ambiguous.compatible().ok().filter(|instant| *instant > after);
             // Within an hour that the clock repeats, the first of both may be over.
             if let Some(instant) = first.or_else(|| ambiguous.later().ok().filter(|instant| *instant > after)) {
                 return Ok(instant);

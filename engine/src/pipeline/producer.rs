@@ -195,6 +195,7 @@ impl Producer<'_> {
             if let Some(why) = transformed.first_failure.filter(|_| read.rows_failed == 0) {
                 tracing::warn!(plugin = transformer.name(), why, "the plugin failed on a row; others are only counted");
             }
+            self.progress.add_transformed(transformed.left_out, transformed.failed);
             read.rows_left_out += transformed.left_out;
             read.rows_failed += transformed.failed;
             permit.shrink_to(transformed.rows.get_array_memory_size() as u64);

@@ -14,6 +14,8 @@ const MAX_OPEN_UPLOADS: usize = 16;
 #[derive(Debug, Default)]
 pub struct Progress {
     rows_read: AtomicU64,
+    rows_left_out: AtomicU64,
+    rows_failed: AtomicU64,
     source_bytes: AtomicU64,
     rows_written: AtomicU64,
     bytes_written: AtomicU64,
@@ -29,6 +31,12 @@ pub struct Progress {
 pub struct ProgressSnapshot {
     /// Rows decoded from the source.
     pub rows_read: u64,
+    /// Rows that a plugin left out.
+    #[serde(default)]
+    pub rows_left_out: u64,
+    /// Rows that a plugin failed on.
+    #[serde(default)]
+    pub rows_failed: u64,
     /// Bytes received from the source.
     pub source_bytes: u64,
     /// Rows whose bytes the destination has acknowledged, as far as whole parts tell.
@@ -66,6 +74,8 @@ impl Progress {
     pub fn snapshot(&self) -> ProgressSnapshot {
         ProgressSnapshot {
             rows_read: self.rows_read.load(Ordering::Relaxed),
+            rows_left_out: self.rows_left_out.load(Ordering::Relaxed),
+            rows_failed: self.rows_failed.load(Ordering::Relaxed),
             source_bytes: self.source_bytes.load(Ordering::Relaxed),
             rows_written: self.rows_written.load(Ordering::Relaxed),
             bytes_written: self.bytes_written.load(Ordering::Relaxed),
@@ -100,6 +110,11 @@ impl Progress {
     pub(crate) fn add_read(&self, rows: u64, bytes: u64) {
         self.rows_read.fetch_add(rows, Ordering::Relaxed);
         self.source_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add_transformed(&self, rows_left_out: u64, rows_failed: u64) {
+        self.rows_left_out.fetch_add(rows_left_out, Ordering::Relaxed);
+        self.rows_failed.fetch_add(rows_failed, Ordering::Relaxed);
     }
 
     pub(crate) fn add_part(&self, rows: u64, bytes: u64) {

@@ -58,7 +58,7 @@ impl Transformer {
     /// The transform's own; `Data` for a row that fails, if that fails the run.
     pub(crate) async fn apply(&self, rows: RecordBatch, num_bytes: u64, first_row: u64) -> Result<Transformed> {
         let (codec, before) = (Arc::clone(&self.codec), rows.clone());
-        let shown = run_beside(num_bytes, move || codec.to_json(&before)).await?;
+        let shown = run_beside(num_bytes, move || codec.show(&before)).await?;
         let (mut values, mut refusals) = (Vec::with_capacity(shown.len()), Vec::with_capacity(shown.len()));
         for value in shown {
             refusals.push(value.map(|value| values.push(value)).err());
@@ -68,7 +68,7 @@ impl Transformer {
         let transformed = self.transform.apply(TransformBatch { rows: values, room, stops_at_failure }).await?;
         let outcomes = in_order(refusals, transformed);
         let (codec, failures) = (Arc::clone(&self.codec), Failures::new(self.config.on_error, first_row));
-        run_beside(num_bytes, move || codec.from_json(&rows, outcomes, failures)).await
+        run_beside(num_bytes, move || codec.take_back(&rows, outcomes, failures)).await
     }
 
     /// The name of the transform.

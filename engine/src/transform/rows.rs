@@ -94,7 +94,7 @@ impl RowCodec {
     ///
     /// # Errors
     /// Those of writing JSON; `Internal` when there is not one line for each row.
-    pub(crate) fn to_json(&self, rows: &RecordBatch) -> Result<Vec<Result<Value, String>>> {
+    pub(crate) fn show(&self, rows: &RecordBatch) -> Result<Vec<Result<Value, String>>> {
         let mut text = Vec::new();
         self.json.write(rows, &mut text)?;
         let lines = text.split_inclusive(|byte| *byte == b'\n');
@@ -113,7 +113,7 @@ impl RowCodec {
     ///
     /// # Errors
     /// `Data` for the first row that failed, with [`OnError::FailRun`]; `Internal` when rows are missing.
-    pub(crate) fn from_json(
+    pub(crate) fn take_back(
         &self,
         rows: &RecordBatch,
         outcomes: Vec<Result<TransformedRow, String>>,

@@ -28,12 +28,12 @@ fn through(
     change: impl Fn(usize, Value) -> Result<Option<Value>, String>,
 ) -> Result<Transformed> {
     let codec = codec(batch);
-    let shown = codec.to_json(batch)?;
+    let shown = codec.show(batch)?;
     let outcomes = shown
         .into_iter()
         .enumerate()
         .map(|(number, value)| value.map(|before| TransformedRow { after: change(number, before.clone()), before }));
-    codec.from_json(batch, outcomes.collect(), Failures::new(on_error, 100))
+    codec.take_back(batch, outcomes.collect(), Failures::new(on_error, 100))
 }
 
 /// An array that is equal to another one only if all bits are: no NaN is equal to itself.
@@ -92,9 +92,9 @@ proptest! {
         let exact = EXACT.iter().map(|name| all.schema().index_of(name).expect("a column"));
         let rows = all.project(&exact.collect::<Vec<_>>()).expect("columns");
         let codec = RowCodec::new(&rows.schema(), &[]);
-        let after = codec.to_json(&rows).expect("JSON").remove(0).expect("a value");
+        let after = codec.show(&rows).expect("JSON").remove(0).expect("a value");
         let outcomes = vec![Ok(TransformedRow { before: json!({}), after: Ok(Some(after)) })];
-        let transformed = codec.from_json(&rows, outcomes, Failures::new(OnError::FailRun, 0)).expect("is read");
+        let transformed = codec.take_back(&rows, outcomes, Failures::new(OnError::FailRun, 0)).expect("is read");
         prop_assert_eq!(transformed.rows, rows);
     }
 }
@@ -167,7 +167,7 @@ fn changed_failed_and_left_out_rows_mix() {
 fn rows_without_an_answer_fail_the_run() {
     let (rows, outcomes) = (people(), vec![Err("refused".to_owned())]);
     let error =
-        codec(&rows).from_json(&rows, outcomes, Failures::new(OnError::DropRow, 0)).expect_err("two are missing");
+        codec(&rows).take_back(&rows, outcomes, Failures::new(OnError::DropRow, 0)).expect_err("two are missing");
     assert_eq!(error.to_string(), "a plugin was given 3 rows and answered for 1");
 }
 
