@@ -57,7 +57,8 @@ pub(crate) struct Transformed {
     pub(crate) first_failure: Option<String>,
 }
 
-/// A row that goes on: its number in the batch, and the values that aren't what they were, by column.
+/// A row that goes on: its number in the batch, and the values that aren't what they were, in the order of their columns.
+#[derive(Debug)]
 struct Kept {
     row: usize,
     changes: Vec<(usize, Value)>,
@@ -184,10 +185,7 @@ impl RowCodec {
                     if unreadable.is_empty() {
                         return Err(Error::internal(format!("changed rows can't be read: {error}")).with_source(error));
                     }
-                    for (index, why) in unreadable.into_iter().rev() {
-                        let passed = failures.note(kept[index].row, why)?;
-                        kept.splice(index..=index, passed);
-                    }
+                    *kept = failures.note_all(std::mem::take(kept), unreadable)?;
                 }
             }
         }
@@ -229,7 +227,8 @@ struct Unreadable {
 
 impl Kept {
     fn change(&self, column: usize) -> Option<&Value> {
-        self.changes.iter().find(|(changed, _)| *changed == column).map(|(_, value)| value)
+        let found = self.changes.binary_search_by_key(&column, |(changed, _)| *changed);
+        found.ok().map(|index| &self.changes[index].1)
     }
 }
 
@@ -257,6 +256,19 @@ impl Failures {
         self.failed += 1;
         self.first.get_or_insert(why);
         Ok((self.on_error == OnError::PassRow).then(|| Kept { row, changes: Vec::new() }))
+    }
+
+    /// Counts failures of kept rows, named by their places among those; returns the rows that go on.
+    fn note_all(&mut self, kept: Vec<Kept>, failed: Vec<(usize, String)>) -> Result<Vec<Kept>> {
+        let mut failed = failed.into_iter().peekable();
+        let mut passed = Vec::with_capacity(kept.len());
+        for (index, row) in kept.into_iter().enumerate() {
+            match failed.next_if(|(place, _)| *place == index) {
+                Some((_, why)) => passed.extend(self.note(row.row, why)?),
+                None => passed.push(row),
+            }
+        }
+        Ok(passed)
     }
 }
 

@@ -146,6 +146,17 @@ fn a_row_that_cannot_be_written_is_named_with_its_column() {
 }
 
 #[test]
+fn the_first_of_several_rows_that_cannot_be_read_is_named() {
+    let change = |number, _| Ok(Some(json!({ "age": if number == 0 { 7 } else { 300 } })));
+    let error = through(&people(), OnError::FailRun, change).expect_err("fails").to_string();
+    assert!(error.starts_with("row 102: the column `age` (UInt8) can't be read: "), "{error}");
+    let dropped = through(&people(), OnError::DropRow, change).expect("goes on");
+    assert_eq!((ages(&dropped), dropped.failed), (vec![7], 2));
+    let passed = through(&people(), OnError::PassRow, change).expect("goes on");
+    assert_eq!((ages(&passed), passed.failed), (vec![7, 2, 3], 2));
+}
+
+#[test]
 fn changed_failed_and_left_out_rows_mix() {
     let change = |number, _| match number {
         0 => Ok(Some(json!({ "age": 9, "at": "2026-01-01 00:00:00.0019" }))),
