@@ -67,7 +67,15 @@ pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
         let mut failed = false;
         let mut found = 0;
         if room > 0 {
-            match claims.claim(room, now).await {
+            let mut claiming = claims.claim(room, now);
+            let claimed = loop {
+                tokio::select! {
+                    claimed = &mut claiming => break claimed,
+                    // What ends meanwhile is settled, however long the provider takes.
+                    Some(()) = at_work.next() => {}
+                }
+            };
+            match claimed {
                 Ok(jobs) => {
                     found = jobs.len();
                     pause = MIN_PAUSE;
