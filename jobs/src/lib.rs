@@ -5,6 +5,7 @@
 
 mod backoff;
 pub mod breaker;
+pub mod clickhouse;
 pub mod consumer;
 pub mod dead_letter;
 pub mod deferred;
@@ -17,6 +18,7 @@ pub mod observer;
 pub mod postgres;
 pub mod provider;
 pub mod queue;
+mod reads;
 mod recent;
 pub mod repeating;
 pub mod repetition;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
-use engine::config::connection::S3Connection;
+use engine::config::connection::{ClickHouseConnection, S3Connection};
 use engine::config::connections::{Connections, Surroundings};
 use engine::config::fault::Fault;
 use engine::config::raw::{RawDuration, RawSecret, RawSize};
@@ -21,6 +21,9 @@ use super::webhook::Webhook;
 
 /// Where jobs are kept when nobody says so, beside the process.
 pub(crate) const DEFAULT_FOLDER: &str = "batch-export-jobs";
+
+/// The table of ClickHouse when nobody says so.
+const DEFAULT_TABLE: &str = "batch_export_jobs";
 
 /// How many jobs are at work at once when nobody says so.
 const DEFAULT_CONCURRENCY: NonZeroUsize = NonZeroUsize::MIN.saturating_add(7);
@@ -71,6 +74,33 @@ pub(crate) enum PlaceKind {
         bucket: String,
         /// What keys begin with.
         prefix: String,
+    },
+    /// A bucket of Google Cloud Storage.
+    Gcs {
+        /// The bucket.
+        bucket: String,
+        /// What keys begin with.
+        prefix: String,
+        /// The key of a service account; else what the environment has.
+        credentials_file: Option<PathBuf>,
+    },
+    /// A container of Azure Blob Storage.
+    Azure {
+        /// The storage account.
+        account: String,
+        /// The container.
+        container: String,
+        /// What keys begin with.
+        prefix: String,
+        /// The account's key; else what the environment has.
+        access_key: Option<Secret>,
+    },
+    /// A table of a ClickHouse server.
+    ClickHouse {
+        /// The server.
+        connection: Box<ClickHouseConnection>,
+        /// The table for our jobs, within the connection's database.
+        table: String,
     },
     /// A folder of this machine.
     Files {
@@ -123,6 +153,12 @@ struct RawPlace {
     connection: Option<String>,
     bucket: Option<String>,
     prefix: Option<String>,
+    credentials_file: Option<String>,
+    account: Option<String>,
+    container: Option<String>,
+    access_key: Option<RawSecret>,
+    access_key_file: Option<String>,
+    table: Option<String>,
     folder: Option<String>,
 }
 
@@ -193,7 +229,10 @@ fn places(
     let places = read.collect::<Vec<_>>();
     unique(check, "providers", places.iter().map(|place| place.name.as_str()));
     if places.iter().all(|place| matches!(place.kind, PlaceKind::Memory(_))) && check.faults.is_empty() {
-        check.fault("providers", "needs one that keeps jobs on a disk; add one of type postgres, s3 or files");
+        check.fault(
+            "providers",
+            "needs one that keeps jobs on a disk; add one of type postgres, s3, gcs, azure, clickhouse or files",
+        );
     }
     places
 }
@@ -207,12 +246,15 @@ fn place(
     surroundings: Surroundings<'_>,
 ) -> Option<Place> {
     let field = |name: &str| format!("{path}.{name}");
-    let kinds = "write memory, postgres, s3 or files";
+    let kinds = "write memory, postgres, s3, gcs, azure, clickhouse or files";
     let word = check.required(&field("type"), raw.r#type.as_deref(), kinds)?;
     let own: &[&str] = match word.as_str() {
         "memory" => &["max_jobs", "max_size", "max_delay"],
         "postgres" => &["url", "url_file", "schema"],
         "s3" => &["connection", "bucket", "prefix"],
+        "gcs" => &["bucket", "prefix", "credentials_file"],
+        "azure" => &["account", "container", "prefix", "access_key", "access_key_file"],
+        "clickhouse" => &["connection", "table"],
         "files" => &["folder"],
         _ => {
             check.fault(&field("type"), format!("{word:?} is unknown; {kinds}"));
@@ -223,6 +265,7 @@ fn place(
         check.fault(&field(name), format!("doesn't belong to {word}; its fields are {}", own.join(", ")));
     }
     let name = raw.name.clone().unwrap_or_else(|| word.clone());
+    let prefix = raw.prefix.clone().unwrap_or_else(|| DEFAULT_FOLDER.to_owned());
     let kind = match word.as_str() {
         "memory" => PlaceKind::Memory(memory_limits(check, path, &raw)),
         "postgres" => {
@@ -235,8 +278,24 @@ fn place(
         "s3" => {
             let bucket = check.required(&field("bucket"), raw.bucket.as_deref(), "name the bucket");
             let connection = check.take(&field("connection"), connections.s3(raw.connection.as_deref()));
-            let prefix = raw.prefix.unwrap_or_else(|| DEFAULT_FOLDER.to_owned());
             PlaceKind::S3 { connection: Box::new(connection?), bucket: bucket?, prefix }
+        }
+        "gcs" => {
+            let bucket = check.required(&field("bucket"), raw.bucket.as_deref(), "name the bucket")?;
+            PlaceKind::Gcs { bucket, prefix, credentials_file: raw.credentials_file.map(PathBuf::from) }
+        }
+        "azure" => {
+            let account = check.required(&field("account"), raw.account.as_deref(), "name the storage account");
+            let container = check.required(&field("container"), raw.container.as_deref(), "name the container");
+            let access_key = check.secret(&field("access_key"), raw.access_key, raw.access_key_file, surroundings);
+            PlaceKind::Azure { account: account?, container: container?, prefix, access_key }
+        }
+        "clickhouse" => {
+            let connection = check.take(&field("connection"), connections.clickhouse(raw.connection.as_deref()))?;
+            PlaceKind::ClickHouse {
+                connection: Box::new(connection),
+                table: raw.table.unwrap_or_else(|| DEFAULT_TABLE.to_owned()),
+            }
         }
         _ => PlaceKind::Files { folder: raw.folder.map_or_else(|| folder.join(&name), PathBuf::from) },
     };
@@ -272,6 +331,12 @@ impl RawPlace {
             ("connection", self.connection.is_some()),
             ("bucket", self.bucket.is_some()),
             ("prefix", self.prefix.is_some()),
+            ("credentials_file", self.credentials_file.is_some()),
+            ("account", self.account.is_some()),
+            ("container", self.container.is_some()),
+            ("access_key", self.access_key.is_some()),
+            ("access_key_file", self.access_key_file.is_some()),
+            ("table", self.table.is_some()),
             ("folder", self.folder.is_some()),
         ];
         fields.into_iter().filter(|(_, is_given)| *is_given).map(|(name, _)| name).collect()

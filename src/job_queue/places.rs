@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use engine::config::connection::S3Connection;
+use engine::config::connection::{ClickHouseConnection, S3Connection};
 use engine::sink::client::{S3Access, S3Client};
 use futures::FutureExt as _;
+use jobs::clickhouse::{ClickHouse, ClickHouseOptions, Password};
 use jobs::dead_letter::{DeadLetters, StoredDeadLetters};
 use jobs::deferred::{Deferred, DeferredDeadLetters};
 use jobs::error::ProviderError;
@@ -16,6 +17,8 @@ use jobs::postgres::{Postgres, PostgresOptions};
 use jobs::provider::{Durability, Provider};
 use jobs::store::{Store, StoreOptions};
 use object_store::aws::{AmazonS3, AmazonS3Builder, AwsCredential};
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
 use object_store::{CredentialProvider, ObjectStore};
@@ -32,7 +35,7 @@ pub(crate) struct Places {
     pub(crate) providers: Vec<Arc<dyn Provider>>,
     /// The one in memory, where there is one.
     pub(crate) memory: Option<Arc<Memory>>,
-    /// Where dead jobs are kept: in the first place that is on a disk.
+    /// Where dead jobs are kept: in the first place that is on a disk and keeps them.
     pub(crate) dead: Arc<dyn DeadLetters>,
 }
 
@@ -69,18 +72,63 @@ pub(crate) fn open(config: &JobsConfig) -> anyhow::Result<Places> {
                 dead.get_or_insert_with(|| Arc::new(bucket_place.dead_letters(prefix)));
                 providers.push(Arc::new(bucket_place.jobs(&place.name, prefix)));
             }
+            PlaceKind::Gcs { bucket, prefix, credentials_file } => {
+                let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+                if let Some(file) = credentials_file {
+                    builder = builder.with_service_account_path(file.display().to_string());
+                }
+                let store = builder.build().with_context(|| format!("the provider {} can't be used", place.name))?;
+                let options = StoreOptions::remote(&place.name, Key::from(prefix.as_str()));
+                providers.push(stored(Arc::new(store), options, prefix, &mut dead));
+            }
+            PlaceKind::Azure { account, container, prefix, access_key } => {
+                let mut builder =
+                    MicrosoftAzureBuilder::from_env().with_account(account).with_container_name(container);
+                if let Some(key) = access_key {
+                    builder = builder.with_access_key(key.expose());
+                }
+                let store = builder.build().with_context(|| format!("the provider {} can't be used", place.name))?;
+                let options = StoreOptions::remote(&place.name, Key::from(prefix.as_str()));
+                providers.push(stored(Arc::new(store), options, prefix, &mut dead));
+            }
+            PlaceKind::ClickHouse { connection, table } => {
+                providers.push(Arc::new(ClickHouse::new(clickhouse(&place.name, connection, table))?));
+            }
             PlaceKind::Files { folder } => {
-                let files = Arc::new(files(folder)?);
-                dead.get_or_insert_with(|| {
-                    Arc::new(StoredDeadLetters::new(Arc::<LocalFileSystem>::clone(&files), Key::from(DEAD)))
-                });
                 let options = StoreOptions { name: place.name.clone(), ..StoreOptions::local() };
-                providers.push(Arc::new(Store::new(files, options)));
+                providers.push(stored(Arc::new(files(folder)?), options, "", &mut dead));
             }
         }
     }
-    let dead = dead.context("no place keeps jobs on a disk")?;
+    // ClickHouse keeps no dead letters: where it is alone, they are on this machine.
+    let dead = match dead {
+        Some(dead) => dead,
+        None => Arc::new(StoredDeadLetters::new(Arc::new(files(&config.folder)?), Key::from(DEAD))),
+    };
     Ok(Places { providers, memory, dead })
+}
+
+/// Jobs as objects of a store, below `prefix`; and dead letters beside them, unless another place has those.
+fn stored(
+    store: Arc<dyn ObjectStore>,
+    options: StoreOptions,
+    prefix: &str,
+    dead: &mut Option<Arc<dyn DeadLetters>>,
+) -> Arc<dyn Provider> {
+    dead.get_or_insert_with(|| Arc::new(StoredDeadLetters::new(Arc::clone(&store), Key::from(prefix).join(DEAD))));
+    Arc::new(Store::new(store, options))
+}
+
+fn clickhouse(name: &str, connection: &ClickHouseConnection, table: &str) -> ClickHouseOptions {
+    ClickHouseOptions {
+        name: name.to_owned(),
+        user: connection.user.clone(),
+        password: Password::new(connection.password.expose()),
+        ca_file: connection.ca_file.clone(),
+        database: connection.database.clone(),
+        table: table.to_owned(),
+        ..ClickHouseOptions::new(connection.url.clone())
+    }
 }
 
 /// A folder whose files are on the disk when they are said to be written.

@@ -301,6 +301,27 @@ async fn an_upload_that_nobody_knows_is_aborted_after_the_run() {
     assert!(parsed(&bench.jobs(&["dead"]))["dead"].as_array().is_some_and(Vec::is_empty));
 }
 
+/// The last resort, alone: it has no place for dead letters.
+#[tokio::test]
+async fn clickhouse_keeps_jobs_where_nothing_else_does() {
+    let mut bench = Bench::without_worker(Vec::new()).await;
+    let yaml = format!("version: 1\nproviders: [{{type: clickhouse, table: \"{}\"}}]\n", bench.name);
+    std::fs::write(bench.file("jobs.yaml"), yaml).expect("a file");
+    bench.arguments.extend(["--jobs".to_owned(), bench.file("jobs.yaml").display().to_string()]);
+    let enqueued = parsed(&bench.jobs(&["enqueue", "nobody", "{\"a\": 1}", "--max-attempts", "1"]));
+    assert_eq!(enqueued["jobs"][0]["provider"], "clickhouse");
+    let listed = parsed(&bench.jobs(&["list"]));
+    assert_eq!(
+        (&listed["jobs"][0]["id"], &listed["jobs"][0]["payload"]),
+        (&enqueued["jobs"][0]["id"], &json!({"a": 1}))
+    );
+    bench.start_worker();
+    let dead = until("the job nobody handles is dead", || parsed(&bench.jobs(&["dead"]))["dead"].get(0).cloned());
+    assert_eq!(dead["job"]["id"], enqueued["jobs"][0]["id"]);
+    assert!(parsed(&bench.jobs(&["list"]))["jobs"].as_array().is_some_and(Vec::is_empty));
+    assert!(bench.end_worker("TERM").success(), "{}", bench.log());
+}
+
 #[test]
 fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
     let folder = Folder::new("jobs");
@@ -337,7 +358,14 @@ fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
     }
 
     let cases = [
-        ("providers:\n  - type: kafka\n", "\"kafka\" is unknown; write memory, postgres, s3 or files"),
+        (
+            "providers:\n  - type: kafka\n",
+            "\"kafka\" is unknown; write memory, postgres, s3, gcs, azure, clickhouse or files",
+        ),
+        ("providers:\n  - {type: gcs}\n  - {type: azure, account: a, bucket: b}\n", "providers[1].container"),
+        ("providers:\n  - {type: gcs}\n  - {type: azure, account: a, bucket: b}\n", "providers[0].bucket"),
+        ("providers:\n  - {type: clickhouse, connection: nowhere}\n", "providers[0].connection"),
+        ("providers:\n  - {type: azure, account: a, container: c, access_key: hunter2}\n", "providers[0].access_key"),
         ("providers:\n  - type: memory\n", "needs one that keeps jobs on a disk"),
         ("providers:\n  - type: files\n    bucket: b\n", "doesn't belong to files; its fields are folder"),
         ("providers:\n  - type: files\n  - type: files\n", "\"files\" is taken"),

@@ -11,6 +11,7 @@
 #[allow(dead_code, reason = "tests need more of them")]
 #[path = "../../tests/providers/places.rs"]
 mod places;
+#[allow(dead_code, reason = "tests have more networks")]
 #[path = "../../tests/providers/relay.rs"]
 mod relay;
 

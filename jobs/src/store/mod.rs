@@ -30,6 +30,7 @@ use crate::error::{EnqueueError, ProviderError};
 use crate::flow::Level;
 use crate::job::{Job, JobId, MAX_PAYLOAD_BYTES};
 use crate::provider::{Capabilities, Delivery, Depth, Durability, Locality, Provider, ReadMode, Throughput};
+use crate::reads::Reads;
 
 /// How many requests are under way at once.
 const REQUESTS: usize = 16;
@@ -391,21 +392,5 @@ impl Store {
             () = making_room => {}
         }
         lease.release().await;
-    }
-}
-
-/// The time in which this process is the reader.
-struct Reads<'a>(&'a AtomicBool);
-
-impl<'a> Reads<'a> {
-    fn begin(reads: &'a AtomicBool) -> Self {
-        reads.store(true, Ordering::Relaxed);
-        Self(reads)
-    }
-}
-
-impl Drop for Reads<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
     }
 }

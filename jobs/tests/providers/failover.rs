@@ -18,7 +18,7 @@ use jobs::spool::Spool;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::places::{Database, Files, Place as _, Remote, S3};
+use crate::places::{ClickHouseTable, Database, Files, Place as _, Remote, S3};
 use crate::relay::{Network, Relay};
 use crate::rig::{Rig, WORK, until};
 
@@ -81,6 +81,9 @@ macro_rules! for_every_remote {
         mod s3 { $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::S3>().await; })* }
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::Database>().await; })*
+        }
+        mod clickhouse {
+            $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::ClickHouseTable>().await; })*
         }
     };
 }

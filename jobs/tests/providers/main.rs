@@ -4,6 +4,7 @@
 
 #![allow(clippy::expect_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod clickhouse;
 mod conformance;
 mod failover;
 mod places;
@@ -16,3 +17,4 @@ conformance::suite!(memory, crate::places::Memories, keeps_jobs: false);
 conformance::suite!(files, crate::places::Files, keeps_jobs: true);
 conformance::suite!(s3, crate::places::S3, keeps_jobs: true);
 conformance::suite!(postgres, crate::places::Database, keeps_jobs: true);
+conformance::suite!(clickhouse_table, crate::places::ClickHouseTable, keeps_jobs: true);

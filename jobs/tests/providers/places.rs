@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jobs::clickhouse::{ClickHouse, ClickHouseOptions, Password};
 use jobs::memory::{Memory, MemoryLimits};
 use jobs::postgres::{Postgres, PostgresOptions};
 use jobs::provider::Provider;
@@ -179,6 +180,72 @@ impl Place for Database {
 
     fn open(&self) -> Arc<dyn Provider> {
         Arc::new(self.postgres())
+    }
+}
+
+/// A table of the ClickHouse server.
+pub(crate) struct ClickHouseTable {
+    pub(crate) url: url::Url,
+    pub(crate) database: String,
+    pub(crate) table: String,
+}
+
+impl ClickHouseTable {
+    pub(crate) fn options(&self) -> ClickHouseOptions {
+        ClickHouseOptions {
+            user: required("CLICKHOUSE_USER"),
+            password: Password::new(required("CLICKHOUSE_PASSWORD")),
+            database: self.database.clone(),
+            table: self.table.clone(),
+            poll: POLL,
+            lease_term: LEASE_TERM,
+            ..ClickHouseOptions::new(self.url.clone())
+        }
+    }
+
+    /// The provider as what it is.
+    pub(crate) fn with(options: ClickHouseOptions) -> Arc<dyn Provider> {
+        Arc::new(ClickHouse::new(options).expect("options"))
+    }
+
+    /// Does something to the table, called `{table}` in the statement, past the network of the place; returns the answer.
+    pub(crate) async fn tamper(&self, statement: &str) -> String {
+        let statement = statement.replace("{table}", &format!("{}.`{}`", self.database, self.table));
+        let request = reqwest::Client::new()
+            .post(format!("{}/?wait_end_of_query=1", required("CLICKHOUSE_URL")))
+            .header("X-ClickHouse-User", required("CLICKHOUSE_USER"))
+            .header("X-ClickHouse-Key", required("CLICKHOUSE_PASSWORD"))
+            .body(statement);
+        let response = request.send().await.expect("ClickHouse answers");
+        let is_done = response.status().is_success();
+        let text = response.text().await.expect("an answer");
+        assert!(is_done, "{text}");
+        text.trim().to_owned()
+    }
+}
+
+impl Place for ClickHouseTable {
+    async fn fresh() -> Self {
+        Self {
+            url: required("CLICKHOUSE_URL").parse().expect("an address"),
+            database: required("CLICKHOUSE_DATABASE"),
+            table: format!("jobs {}", uuid::Uuid::new_v4().simple()),
+        }
+    }
+
+    fn open(&self) -> Arc<dyn Provider> {
+        Self::with(self.options())
+    }
+}
+
+impl Remote for ClickHouseTable {
+    const NAME: &'static str = "clickhouse";
+
+    async fn relayed() -> (Self, Relay) {
+        let place = Self::fresh().await;
+        let relay = Relay::start(place.url.authority().to_owned()).await;
+        let url = format!("http://{}", relay.address).parse().expect("an address");
+        (Self { url, ..place }, relay)
     }
 }
 

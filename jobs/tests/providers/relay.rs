@@ -15,6 +15,8 @@ pub(crate) enum Network {
     Refuses,
     /// Nothing comes through, and nobody says so.
     Hangs,
+    /// Requests come through, and answers don't.
+    Mute,
 }
 
 /// Relays connections to a service.
@@ -48,13 +50,22 @@ async fn relay(mut client: TcpStream, target: String, mut network: watch::Receiv
     let pass = async {
         let Ok(mut server) = TcpStream::connect(target).await else { return };
         loop {
-            if network.wait_for(|network| *network == Network::Up).await.is_err() {
-                return;
-            }
+            let passes = |network: &Network| matches!(network, Network::Up | Network::Mute);
+            let Ok(state) = network.wait_for(passes).await.map(|network| *network) else { return };
+            let (mut from_client, mut to_client) = client.split();
+            let (mut from_server, mut to_server) = server.split();
+            let asking = tokio::io::copy(&mut from_client, &mut to_server);
+            let answering = async {
+                match state {
+                    Network::Mute => tokio::io::copy(&mut from_server, &mut tokio::io::sink()).await,
+                    _ => tokio::io::copy(&mut from_server, &mut to_client).await,
+                }
+            };
             tokio::select! {
                 // A connection that ends is as good as one that was served.
-                _ended = tokio::io::copy_bidirectional(&mut client, &mut server) => return,
-                _ = states_change(&mut network) => {}
+                _ended = asking => return,
+                _ended = answering => return,
+                () = states_change(&mut network) => {}
             }
         }
     };
