@@ -1,7 +1,7 @@
 //! Jobs as rows of ClickHouse: the last resort, where nothing but appending and reading is asked for.
 //!
 //! # Layout
-//! One table of jobs, to which every change is appended (see [`table`]), and one of leases, whose name ends in `_lease`. Neither
+//! One table of jobs, to which every change is appended (see the module `table`), and one of leases, whose name ends in `_lease`. Neither
 //! has anything updated or deleted but whole days that are over.
 
 mod http;
