@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, UInt64Array};
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt64Array};
 use arrow_cast::cast;
 use arrow_json::ReaderBuilder;
 use arrow_schema::{ArrowError, DataType, Field, SchemaRef};
@@ -85,7 +85,8 @@ impl RowCodec {
         }
         for slice in &mut slices {
             let rows = batch.slice(slice.rows.start, slice.rows.len());
-            let num_values = rows.columns().iter().map(|column| num_values(column.as_ref())).sum::<u64>();
+            let columns = rows.columns().iter().zip(&self.holds_json);
+            let num_values = columns.map(|(column, holds_json)| num_values(column.as_ref(), *holds_json)).sum::<u64>();
             slice.num_bytes = slice.num_bytes * 4 + num_values * VALUE_BYTES;
         }
         slices
@@ -297,13 +298,14 @@ fn type_of(field: &Field) -> String {
     name.map_or_else(String::new, |name| format!(" ({name})"))
 }
 
-/// How many JSON values an array's rows are, those within others too.
-fn num_values(array: &dyn Array) -> u64 {
+/// How many JSON values an array's rows are at most, those within others too.
+fn num_values(array: &dyn Array, holds_json: bool) -> u64 {
     let own = array.len() as u64;
     own + match array.data_type() {
+        DataType::Utf8 if holds_json => num_values_in_text(array.as_string()),
         DataType::List(_) => within(array.as_list::<i32>().value_offsets(), array.as_list::<i32>().values().as_ref()),
         DataType::Map(..) => within(array.as_map().value_offsets(), array.as_map().values().as_ref()),
-        DataType::Struct(_) => array.as_struct().columns().iter().map(|child| num_values(child.as_ref())).sum(),
+        DataType::Struct(_) => array.as_struct().columns().iter().map(|child| num_values(child.as_ref(), false)).sum(),
         _ => 0,
     }
 }
@@ -311,5 +313,11 @@ fn num_values(array: &dyn Array) -> u64 {
 fn within(offsets: &[i32], items: &dyn Array) -> u64 {
     // Offsets ascend from 0 in every array that was validated.
     let [start, end] = [offsets[0], offsets[offsets.len() - 1]].map(|offset| usize::try_from(offset).unwrap_or(0));
-    num_values(items.slice(start, end - start).as_ref())
+    num_values(items.slice(start, end - start).as_ref(), false)
+}
+
+/// Each value within JSON, and each key, follows one of these marks.
+fn num_values_in_text(texts: &StringArray) -> u64 {
+    let is_mark = |byte: &&u8| matches!(byte, b',' | b':' | b'[' | b'{');
+    texts.iter().flatten().map(|text| text.as_bytes().iter().filter(is_mark).count() as u64).sum()
 }

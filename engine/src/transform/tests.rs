@@ -198,6 +198,17 @@ fn text_that_no_value_can_hold_fails_its_row_alone() {
     assert_eq!(transformed.rows.column(0).as_string::<i32>().value(2), "{\"b\":[3]}");
 }
 
+/// A few bytes of text that holds JSON may be many values.
+#[test]
+fn values_within_text_are_paid_for() {
+    let dense: ArrayRef = Arc::new(StringArray::from(vec![format!("[{}1]", "1,".repeat(100_000))]));
+    let cost = |name| {
+        let rows = RecordBatch::try_from_iter([(name, Arc::clone(&dense))]).expect("a batch");
+        codec(&rows).slices(&rows)[0].num_bytes
+    };
+    assert!(cost("plain") < 1 << 20 && cost("text") > 100_000 * 100, "{} {}", cost("plain"), cost("text"));
+}
+
 #[test]
 fn slices_are_small_but_for_large_rows() {
     let texts = (0..100).map(|row| "x".repeat(if row == 50 { 1 << 20 } else { 10_000 }));
