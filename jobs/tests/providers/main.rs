@@ -7,6 +7,7 @@
 mod clickhouse;
 mod conformance;
 mod failover;
+mod order;
 mod places;
 mod relay;
 mod repeating;
