@@ -89,7 +89,7 @@ impl Definition {
         }
         let Limits { memory_bytes, stack_bytes, .. } = self.limits;
         for (limit, num_bytes, least) in
-            [("memory_bytes", memory_bytes, MIN_MEMORY_BYTES), ("stack_bytes", stack_bytes, MIN_STACK_BYTES)]
+            [("memory", memory_bytes, MIN_MEMORY_BYTES), ("stack", stack_bytes, MIN_STACK_BYTES)]
         {
             if num_bytes < least {
                 return Err(PluginError::Limit { plugin: self.name.clone(), limit, num_bytes, least });

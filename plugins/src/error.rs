@@ -12,7 +12,7 @@ pub enum PluginError {
         name: String,
     },
     /// A limit is too small to work with.
-    #[error("plugin `{plugin}` has {limit} = {num_bytes}; use at least {least} bytes")]
+    #[error("plugin `{plugin}` has a {limit} limit of {num_bytes} bytes; use at least {least}")]
     Limit {
         /// The plugin.
         plugin: String,

@@ -78,10 +78,13 @@ async fn files_that_are_no_plugins() {
         );
     }
     for (limits, sentence) in [
-        (Limits { memory_bytes: 0, ..short_limits() }, "plugin `p` has memory_bytes = 0; use at least 1048576 bytes"),
+        (
+            Limits { memory_bytes: 0, ..short_limits() },
+            "plugin `p` has a memory limit of 0 bytes; use at least 1048576",
+        ),
         (
             Limits { stack_bytes: 65_535, ..short_limits() },
-            "plugin `p` has stack_bytes = 65535; use at least 65536 bytes",
+            "plugin `p` has a stack limit of 65535 bytes; use at least 65536",
         ),
     ] {
         let small = Definition { limits, ..definition("p", "") };
