@@ -140,7 +140,8 @@ async fn what_was_taken_runs_whatever_the_network_does<R: Remote>() {
     let mut taken = BTreeMap::new();
     for number in 0..120 {
         if random.u32(0..8) == 0 {
-            let states = [Network::Up, Network::Refuses, Network::Up, Network::Hangs];
+            let broken = [Network::Refuses, Network::Hangs, Network::Mute, Network::Slow];
+            let states = [[Network::Up; 4], broken].concat();
             tiers.relay.set(states[random.usize(0..states.len())]);
         }
         if let Ok(provider) = tiers.enqueue(number).await {

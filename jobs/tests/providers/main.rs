@@ -7,6 +7,7 @@
 mod clickhouse;
 mod conformance;
 mod failover;
+mod full;
 mod order;
 mod places;
 mod relay;

@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -17,7 +19,12 @@ pub(crate) enum Network {
     Hangs,
     /// Requests come through, and answers don't.
     Mute,
+    /// Everything comes through, late.
+    Slow,
 }
+
+/// How late everything comes on a slow network.
+const DELAY: Duration = Duration::from_millis(150);
 
 /// Relays connections to a service.
 pub(crate) struct Relay {
@@ -50,15 +57,16 @@ async fn relay(mut client: TcpStream, target: String, mut network: watch::Receiv
     let pass = async {
         let Ok(mut server) = TcpStream::connect(target).await else { return };
         loop {
-            let passes = |network: &Network| matches!(network, Network::Up | Network::Mute);
+            let passes = |network: &Network| matches!(network, Network::Up | Network::Mute | Network::Slow);
             let Ok(state) = network.wait_for(passes).await.map(|network| *network) else { return };
             let (mut from_client, mut to_client) = client.split();
             let (mut from_server, mut to_server) = server.split();
-            let asking = tokio::io::copy(&mut from_client, &mut to_server);
+            let delay = if state == Network::Slow { DELAY } else { Duration::ZERO };
+            let asking = copy(&mut from_client, &mut to_server, delay);
             let answering = async {
                 match state {
-                    Network::Mute => tokio::io::copy(&mut from_server, &mut tokio::io::sink()).await,
-                    _ => tokio::io::copy(&mut from_server, &mut to_client).await,
+                    Network::Mute => copy(&mut from_server, &mut tokio::io::sink(), delay).await,
+                    _ => copy(&mut from_server, &mut to_client, delay).await,
                 }
             };
             tokio::select! {
@@ -72,6 +80,22 @@ async fn relay(mut client: TcpStream, target: String, mut network: watch::Receiv
     tokio::select! {
         () = pass => {}
         _ = states.wait_for(|network| *network == Network::Refuses) => {}
+    }
+}
+
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    delay: Duration,
+) -> std::io::Result<()> {
+    let mut bytes = vec![0; 16 * 1024];
+    loop {
+        let num_bytes = from.read(&mut bytes).await?;
+        if num_bytes == 0 {
+            return Ok(());
+        }
+        tokio::time::sleep(delay).await;
+        to.write_all(&bytes[..num_bytes]).await?;
     }
 }
 
