@@ -126,7 +126,7 @@ fn block<'a>(page: &'a str, language: &str) -> &'a str {
 fn the_configuration_of_jobs_is_valid() {
     let folder = Folder::new("docs-jobs");
     let yaml = block(JOBS, "yaml").replace("/var/lib/batch-export/", "");
-    let connections = "version: 1\ns3: {lake: {region: x}}\n";
+    let connections = "version: 1\nclickhouse: {warehouse: {url: \"http://127.0.0.1:1\"}}\ns3: {lake: {region: x}}\n";
     let plugin = "export const processEvent = (event) => event";
     folder.file("jobs.yaml", &yaml).file("connections.yaml", connections).file("robots.js", plugin);
     let variables = [
