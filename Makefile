@@ -9,6 +9,8 @@ CARGO_DENY_VERSION := 0.20.2
 CARGO_MACHETE_VERSION := 0.9.2
 
 FINDINGS := $(CURDIR)/.dev/reliability
+# These tests wait for services more than they work.
+TEST_THREADS ?= $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores > 3 ? cores : 3)))
 CHAOS_SECONDS ?= 600
 FUZZ_SECONDS ?= 60
 
@@ -52,8 +54,9 @@ fmt: setup ## Checks the format of all code, and spelling
 	.dev/venv/bin/typos
 	@$(PYTHON) dev/check_compose.py
 
+# With examples, though there are none, dependencies have the features that tests need, and are checked once for docs and lints.
 doc: setup ## Builds the docs of the crates, warnings denied
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --lib --bins --examples --document-private-items --locked
 
 deny: $(TOOLS)/cargo-deny $(TOOLS)/cargo-machete ## Checks licences, sources and bans of dependencies, and unused ones
 	$(TOOLS)/cargo-deny --log-level error check bans licenses sources
@@ -75,7 +78,7 @@ front: setup ## Tests the development services themselves
 	$(PYTHON) -m unittest discover -s dev/tests -t dev
 
 integration: services ## Runs the tests against the real services
-	. ./$(ENV_FILE) && cargo test --workspace --locked --test '*'
+	. ./$(ENV_FILE) && RUST_TEST_THREADS=$(TEST_THREADS) cargo test --workspace --locked --test '*'
 
 chaos: services ## Breaks everything at random for CHAOS_SECONDS, and writes docs/reliability.md
 	rm -rf $(FINDINGS)
