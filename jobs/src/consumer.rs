@@ -26,6 +26,8 @@ pub struct Consumer {
     pub work: Arc<dyn Work>,
     /// Whether jobs for later are taken as if they were due: for moving them elsewhere.
     pub looks_ahead: bool,
+    /// Whether jobs of serial queues are left where they are, since they run elsewhere.
+    pub leaves_serial: bool,
     /// The jobs in hand, which this adds to.
     pub flow: Flow,
     /// How many jobs are at work at once. At least 1.

@@ -148,6 +148,10 @@ impl Provider for Deferred {
         self.provider.made.get().and_then(|provider| provider.holds_lease())
     }
 
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>> {
+        async { self.get().await?.holds_serial().await }.boxed()
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {
         async { self.get().await?.depth().await }.boxed()
     }

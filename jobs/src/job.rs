@@ -246,6 +246,12 @@ impl Job {
         self.run_at <= now
     }
 
+    /// Whether it belongs to a serial queue.
+    #[must_use]
+    pub const fn is_serial(&self) -> bool {
+        self.queue.is_some()
+    }
+
     /// Its place among the jobs that are due: the smallest runs first.
     #[must_use]
     pub fn order(&self) -> (i16, Timestamp, JobId) {

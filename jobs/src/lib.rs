@@ -24,4 +24,5 @@ pub mod repeating;
 pub mod repetition;
 pub mod spool;
 pub mod store;
+mod tier;
 pub mod time_unit;

@@ -223,6 +223,12 @@ impl Provider for Memory {
         jobs.claimed.into_values().chain(jobs.waiting.into_values()).collect()
     }
 
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>> {
+        let jobs = self.lock();
+        let holds = jobs.waiting.values().chain(jobs.claimed.values()).any(Job::is_serial);
+        std::future::ready(Ok(holds)).boxed()
+    }
+
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {
         let (jobs, now) = (self.lock(), Timestamp::now());
         let due = jobs.waiting.values().filter(|job| job.is_due(now));

@@ -143,6 +143,9 @@ pub trait Provider: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether jobs of serial queues wait here or are at work; one that this process took is seen at once.
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>>;
+
     /// How much it holds.
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>>;
 }

@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
-use jiff::{SignedDuration, Timestamp};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::breaker::{Breaker, BreakerState};
+use crate::breaker::BreakerState;
 use crate::consumer::Consumer;
-use crate::error::{EnqueueError, InvalidJob, ProviderError};
+use crate::error::{EnqueueError, InvalidJob};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
-use crate::job::{Job, json_len};
+use crate::job::Job;
 use crate::observer::Observer;
 use crate::provider::{Depth, Durability, Provider};
 use crate::spool::{Spool, SpoolError};
+use crate::tier::Tier;
 
 /// The longest that one provider is waited for.
 pub const DEADLINE: Duration = Duration::from_secs(2);
@@ -119,12 +119,6 @@ struct Shared {
     observer: Arc<dyn Observer>,
 }
 
-#[derive(Debug)]
-struct Tier {
-    provider: Arc<dyn Provider>,
-    breaker: Breaker,
-}
-
 impl Queue {
     /// Looks at all providers at once, for [`DEADLINE`] at most. One that doesn't work is left alone for now, and comes back
     /// by itself.
@@ -132,14 +126,13 @@ impl Queue {
     /// # Errors
     /// When no persistent provider works.
     pub async fn start(providers: Vec<Arc<dyn Provider>>, observer: Arc<dyn Observer>) -> Result<Self, StartError> {
-        let tiers =
-            providers.into_iter().map(|provider| Tier { provider, breaker: Breaker::default() }).collect::<Vec<_>>();
+        let tiers = providers.into_iter().map(Tier::new).collect::<Vec<_>>();
         let probes = join_all(tiers.iter().map(Tier::probe)).await;
         let mut broken = Vec::new();
         let mut is_safe = false;
         for (tier, outcome) in tiers.iter().zip(probes) {
             match outcome {
-                Ok(()) => is_safe |= tier.durability() == Durability::Persistent,
+                Ok(()) => is_safe |= tier.is_persistent(),
                 Err(error) => {
                     tracing::warn!(provider = tier.name(), %error, "this provider of jobs does not work yet");
                     tier.breaker.open();
@@ -156,6 +149,11 @@ impl Queue {
 
     /// Gives jobs to the first provider that takes all of them.
     ///
+    /// # Order
+    /// Jobs of serial queues run in the first persistent provider of the list only. What a stand-in has of them waits there
+    /// to be brought back, and later ones go after it: so they run one at a time and in the order in which a process sends
+    /// them. A process that begins while a stand-in is broken does not know what waits there, and does not wait for it.
+    ///
     /// # Cancel safety
     /// Dropping the future may leave them taken; their ids tell.
     ///
@@ -166,7 +164,7 @@ impl Queue {
         let mut pause = ROUND_PAUSE;
         for round in 1.. {
             let mut refusals = Vec::new();
-            for tier in &self.0.tiers {
+            for tier in self.places(jobs, self.0.tiers.len()).await {
                 match self.ask(tier, jobs, least).await {
                     Ok(()) => {
                         self.note_failover(&refusals, tier.name());
@@ -184,6 +182,26 @@ impl Queue {
             pause *= 2;
         }
         unreachable!("the loop ends with its last round")
+    }
+
+    /// Where jobs may go of the first `end` providers, in the order in which they are tried. Those of serial queues follow the
+    /// ones that were sent before, to the last place where such ones wait.
+    async fn places(&self, jobs: &[Job], end: usize) -> &[Tier] {
+        let tiers = &self.0.tiers[..end];
+        if jobs.iter().any(Job::is_serial) {
+            for (index, tier) in tiers.iter().enumerate().rev().filter(|(index, _)| self.stands_in(*index)) {
+                if tier.holds_serial().await {
+                    return &tiers[index..];
+                }
+            }
+        }
+        tiers
+    }
+
+    /// Whether it is a persistent provider that others are before.
+    fn stands_in(&self, index: usize) -> bool {
+        let tiers = &self.0.tiers;
+        tiers[index].is_persistent() && tiers[..index].iter().any(Tier::is_persistent)
     }
 
     async fn ask(&self, tier: &Tier, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
@@ -277,7 +295,8 @@ impl Queue {
                 std::future::pending::<()>().await;
             };
             let phase = if is_best {
-                Consumer { stop: stop.clone(), ..consumer.clone() }
+                let leaves_serial = consumer.leaves_serial || self.stands_in(index);
+                Consumer { leaves_serial, stop: stop.clone(), ..consumer.clone() }
             } else {
                 let mover = Mover { queue: self.clone(), from: index, work: Arc::clone(&consumer.work) };
                 let work: Arc<dyn Work> = Arc::new(mover);
@@ -293,10 +312,10 @@ impl Queue {
     /// The first persistent provider before this one that works now.
     fn better_than(&self, index: usize) -> Option<&Tier> {
         let tiers = &self.0.tiers;
-        if tiers[index].durability() == Durability::Transient {
+        if !tiers[index].is_persistent() {
             return None;
         }
-        tiers[..index].iter().find(|tier| tier.durability() == Durability::Persistent && tier.breaker.is_closed())
+        tiers[..index].iter().find(|tier| tier.is_usable())
     }
 
     /// How it stands, by what every provider says.
@@ -331,11 +350,16 @@ impl Work for Mover {
     fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
         async move {
             tokio::time::sleep(MOVE_PAUSE).await;
-            match self.queue.better_than(self.from) {
-                Some(tier) if tier.try_enqueue(std::slice::from_ref(&job), Durability::Persistent).await.is_ok() => {
-                    Verdict::Gone
+            let jobs = std::slice::from_ref(&job);
+            let place = self.queue.places(jobs, self.from).await.iter().find(|tier| tier.is_usable());
+            match place {
+                Some(tier) if tier.try_enqueue(jobs, Durability::Persistent).await.is_ok() => Verdict::Gone,
+                Some(_) => Verdict::Again(Box::new(job)),
+                None => {
+                    // Older ones of its queue are where nobody can reach them now.
+                    tokio::time::sleep(DEADLINE).await;
+                    Verdict::Again(Box::new(job))
                 }
-                _ => Verdict::Again(Box::new(job)),
             }
         }
         .boxed()
@@ -343,108 +367,6 @@ impl Work for Mover {
 
     fn bury(&self, job: Job) -> BoxFuture<'_, Verdict> {
         self.work.bury(job)
-    }
-}
-
-impl Tier {
-    fn name(&self) -> &str {
-        self.provider.name()
-    }
-
-    fn durability(&self) -> Durability {
-        self.provider.capabilities().durability
-    }
-
-    async fn probe(&self) -> Result<(), ProviderError> {
-        let late = |_| ProviderError::new(self.name(), format!("did not answer within {DEADLINE:?}"));
-        tokio::time::timeout(DEADLINE, self.provider.probe()).await.map_err(late)?
-    }
-
-    async fn try_to_close(&self) {
-        match self.probe().await {
-            Ok(()) => {
-                tracing::info!(provider = self.name(), "this provider of jobs works again");
-                self.breaker.succeeded();
-            }
-            Err(error) => {
-                tracing::debug!(provider = self.name(), %error, "this provider of jobs still does not work");
-                self.breaker.failed();
-            }
-        }
-    }
-
-    async fn try_enqueue(&self, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
-        self.require(jobs, least)?;
-        if !self.breaker.is_closed() {
-            return Err(ProviderError::new(self.name(), "is broken and not asked now").into());
-        }
-        let outcome = match tokio::time::timeout(DEADLINE, self.provider.enqueue(jobs)).await {
-            Ok(outcome) => outcome,
-            Err(_late) => {
-                Err(EnqueueError::Timeout { provider: self.name().to_owned(), seconds: DEADLINE.as_secs_f32() })
-            }
-        };
-        match &outcome {
-            Ok(()) => self.breaker.succeeded(),
-            // It works, and says no.
-            Err(EnqueueError::Invalid(_) | EnqueueError::Unsuited { .. } | EnqueueError::Full { .. }) => {}
-            Err(error) => {
-                let is_open = self.breaker.failed();
-                tracing::warn!(provider = self.name(), %error, is_open, "this provider of jobs failed");
-            }
-        }
-        outcome
-    }
-
-    /// Whether the provider is one for such jobs.
-    fn require(&self, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
-        let capabilities = self.provider.capabilities();
-        let refuse = |why: String| Err(EnqueueError::Unsuited { provider: self.name().to_owned(), why });
-        if capabilities.durability < least {
-            return refuse("it forgets jobs when the process ends".to_owned());
-        }
-        if let Some(max_delay) = capabilities.max_delay {
-            let latest =
-                SignedDuration::try_from(max_delay).ok().and_then(|delay| Timestamp::now().checked_add(delay).ok());
-            if latest.is_some_and(|latest| jobs.iter().any(|job| job.run_at > latest)) {
-                return refuse(format!("it takes jobs of the next {max_delay:?} only"));
-            }
-        }
-        match jobs.iter().map(|job| json_len(&job.payload)).max() {
-            Some(num_bytes) if num_bytes > capabilities.max_payload => {
-                refuse(format!("it takes payloads of {} bytes only", capabilities.max_payload))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn consume(&self, consumer: Consumer) {
-        let stop = consumer.stop.clone();
-        while !stop.is_cancelled() {
-            match self.provider.consume(consumer.clone()).await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::error!(provider = self.name(), %error, "reading jobs ended; it starts again");
-                    tokio::select! {
-                        () = tokio::time::sleep(DEADLINE) => {}
-                        () = stop.cancelled() => {}
-                    }
-                }
-            }
-        }
-    }
-
-    async fn status(&self) -> ProviderStatus {
-        let depth = match tokio::time::timeout(DEADLINE, self.provider.depth()).await {
-            Ok(depth) => depth.map_err(|error| error.to_string()),
-            Err(_late) => Err(format!("no answer within {DEADLINE:?}")),
-        };
-        ProviderStatus {
-            name: self.name().to_owned(),
-            breaker: self.breaker.state(),
-            holds_lease: self.provider.holds_lease(),
-            depth,
-        }
     }
 }
 

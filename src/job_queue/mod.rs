@@ -115,6 +115,7 @@ impl JobQueue {
         let consumer = Consumer {
             work: Arc::new(Repeating::new(Arc::new(work), queue.clone())),
             looks_ahead: false,
+            leaves_serial: false,
             flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
             concurrency: config.concurrency.get(),
             stop: stop.clone(),

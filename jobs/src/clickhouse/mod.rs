@@ -180,7 +180,7 @@ impl ClickHouse {
         let stop = consumer.stop.child_token();
         let mut levels = consumer.flow.levels();
         let under_lease = Consumer { stop: stop.clone(), ..consumer.clone() };
-        let reader = Reader::new(self, &lease, Arc::clone(&consumer.work));
+        let reader = Reader::new(self, &lease, consumer);
         let reading = async {
             reader.take_over().await;
             consume(&reader, &under_lease).await;
@@ -313,6 +313,15 @@ impl Provider for ClickHouse {
 
     fn holds_lease(&self) -> Option<bool> {
         Some(self.shared.reads.load(Ordering::Relaxed))
+    }
+
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>> {
+        async move {
+            self.create().await?;
+            let holds = self.table().holds_serial().await;
+            holds.map_err(|failure| self.error("can't look for jobs of queues", failure))
+        }
+        .boxed()
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {

@@ -15,7 +15,7 @@ use super::ClickHouse;
 use super::keys::{Merged, merge};
 use super::lease::{Lease, Remains};
 use super::table::{Content, Found, Head};
-use crate::consumer::{Claims, select};
+use crate::consumer::{Claims, Consumer, select};
 use crate::error::ProviderError;
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, JobId, MAX_STALLS};
@@ -38,6 +38,7 @@ pub(super) struct Reader<'a> {
     provider: &'a ClickHouse,
     lease: &'a Lease,
     work: Arc<dyn Work>,
+    leaves_serial: bool,
     known: Mutex<Known>,
 }
 
@@ -54,8 +55,9 @@ struct Known {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(provider: &'a ClickHouse, lease: &'a Lease, work: Arc<dyn Work>) -> Self {
-        Self { provider, lease, work, known: Mutex::default() }
+    pub(super) fn new(provider: &'a ClickHouse, lease: &'a Lease, consumer: &Consumer) -> Self {
+        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.leaves_serial);
+        Self { provider, lease, work, leaves_serial, known: Mutex::default() }
     }
 
     /// Notes which jobs earlier readers had in hand when they went away without a word. Some ends are the jobs' own work:
@@ -126,7 +128,7 @@ impl<'a> Reader<'a> {
         let poll = self.provider.options().poll;
         let started = Instant::now();
         let soon = now.saturating_add(poll).unwrap_or(Timestamp::MAX);
-        let heads = self.provider.table().soon(soon, MAX_KNOWN).await;
+        let heads = self.provider.table().soon(soon, self.leaves_serial, MAX_KNOWN).await;
         let mut heads = heads.map_err(|failure| self.provider.error("can't look for jobs", failure))?;
         heads.retain(|head| !self.lock().at_work.contains_key(&head.job.id));
         let (keyed, mut heads): (Vec<_>, Vec<_>) = heads.into_iter().partition(|head| head.job.key.is_some());

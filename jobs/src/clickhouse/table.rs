@@ -137,11 +137,14 @@ impl Table {
         }
     }
 
-    /// The first jobs that are due at `due`, and the first ones with keys, whenever they are due. In the order of time.
-    pub(super) async fn soon(&self, due: Timestamp, limit: usize) -> Result<Vec<Head>, Failure> {
+    /// The first jobs that are due at `due`, and the first ones with keys, whenever they are due; with or without those of
+    /// serial queues. In the order of time.
+    pub(super) async fn soon(&self, due: Timestamp, without_serial: bool, limit: usize) -> Result<Vec<Head>, Failure> {
         let due = due.as_millisecond();
+        let serial = if without_serial { "AND job_queue = ''" } else { "" };
         // Up to `limit` of either kind.
-        self.heads(&format!("AND (due_ms <= {due} OR job_key != '')"), &format!("{limit} BY job_key != ''")).await
+        self.heads(&format!("AND (due_ms <= {due} OR job_key != '') {serial}"), &format!("{limit} BY job_key != ''"))
+            .await
     }
 
     /// The first jobs, in the order of time.
@@ -151,7 +154,7 @@ impl Table {
 
     async fn heads(&self, condition: &str, limit: &str) -> Result<Vec<Head>, Failure> {
         let sql = format!(
-            "SELECT id, entry, toString(any(run_at_ms) AS due_ms), any(priority), any(queue), any(key) AS job_key, \
+            "SELECT id, entry, toString(any(run_at_ms) AS due_ms), any(priority), any(queue) AS job_queue, any(key) AS job_key, \
              any(key_mode), any(name) FROM {} GROUP BY id, entry HAVING max(gone) = 0 {condition} ORDER BY due_ms, id LIMIT {limit}",
             self.name
         );
@@ -224,6 +227,11 @@ impl Table {
             entries.extend(self.http.select::<(JobId, Uuid)>(&sql).await?);
         }
         Ok(entries)
+    }
+
+    /// Whether a job of a serial queue waits.
+    pub(super) async fn holds_serial(&self) -> Result<bool, Failure> {
+        Ok(!self.heads("AND job_queue != ''", "1").await?.is_empty())
     }
 
     pub(super) async fn depth(&self, now: Timestamp) -> Result<Depth, Failure> {

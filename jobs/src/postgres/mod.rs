@@ -18,6 +18,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use graphile_worker::{JobSpec, RawJobSpec, Schema, TaskHandler as _, WorkerUtils};
 use jiff::Timestamp;
+use serde_json::Value;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use tokio::sync::OnceCell;
@@ -34,6 +35,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How many connections take jobs, and how many hand them out.
 const MAX_CONNECTIONS: u32 = 4;
+
+/// The flag of rows whose jobs are of a serial queue: a worker may leave those.
+const SERIAL: &str = "serial";
 
 /// How a database is used.
 #[derive(Debug, Clone)]
@@ -262,12 +266,22 @@ fn rows(jobs: Vec<Job>) -> Result<Vec<RawJobSpec>, serde_json::Error> {
             max_attempts: Some(i16::MAX),
             job_key: Some(row_key(&job)),
             // Within a queue, the one that was due first goes first, whatever its priority.
-            priority: Some(if job.queue.is_some() { 0 } else { job.priority }),
+            priority: Some(if job.is_serial() { 0 } else { job.priority }),
+            flags: job.is_serial().then(|| vec![SERIAL.to_owned()]),
             ..JobSpec::new()
         };
-        Ok(RawJobSpec { identifier: Task::IDENTIFIER.to_owned(), payload: serde_json::to_value(job)?, spec })
+        Ok(RawJobSpec { identifier: Task::IDENTIFIER.to_owned(), payload: payload(&job)?, spec })
     };
     jobs.into_iter().map(row).collect()
+}
+
+/// A job as JSON, without the numbers that are zero as long as nothing happened: the time that a row takes goes by its size.
+fn payload(job: &Job) -> Result<Value, serde_json::Error> {
+    let mut payload = serde_json::to_value(job)?;
+    if let Some(fields) = payload.as_object_mut() {
+        fields.retain(|name, value| !(matches!(name.as_str(), "attempts" | "priority" | "stalls") && *value == 0));
+    }
+    Ok(payload)
 }
 
 /// The database's range is smaller than ours: what is beyond it never comes, as it wouldn't with us.
@@ -323,6 +337,17 @@ impl Provider for Postgres {
 
     fn remove<'a>(&'a self, ids: &'a [JobId]) -> BoxFuture<'a, Result<usize, ProviderError>> {
         self.delete(ids).boxed()
+    }
+
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>> {
+        async {
+            self.migrate().await?;
+            let (jobs, are_jobs) = (self.table("jobs"), self.are_jobs());
+            let sql = format!("select exists(select 1 from {jobs} where job_queue_id is not null and {are_jobs})");
+            let holds = sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&self.shared.pool).await;
+            holds.map_err(|error| self.error("can't look for jobs of queues", error))
+        }
+        .boxed()
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {

@@ -1,6 +1,5 @@
 //! Runs of the library's worker, one after the other: whatever ends one, or makes it stand still, begins the next.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use graphile_worker::worker_utils::types::CleanupTask;
@@ -12,7 +11,7 @@ use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::{Instant, timeout};
 
 use super::task::{Hands, Task};
-use super::{CONNECT_TIMEOUT, Postgres, pool};
+use super::{CONNECT_TIMEOUT, Postgres, SERIAL, pool};
 use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE};
 use crate::error::ProviderError;
 
@@ -49,7 +48,7 @@ pub(super) async fn run(provider: Postgres, consumer: Consumer) {
 async fn run_once(provider: &Postgres, consumer: &Consumer) -> Result<(), ProviderError> {
     // The library's tasks outlive the future that runs them. Without connections they can't do harm.
     let connections = pool(provider.address());
-    let hands = Hands::new(provider, &connections, Arc::clone(&consumer.work), &consumer.flow, consumer.looks_ahead);
+    let hands = Hands::new(provider, &connections, consumer);
     let _end = End(hands.clone());
     provider.migrate().await?;
     let worker = options(provider, consumer, &hands).init().await;
@@ -95,7 +94,7 @@ fn options(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> WorkerOpt
         .sweep_threshold(term)
         .recovery_delay(Duration::ZERO);
     let settled = hands.clone();
-    WorkerOptions::default()
+    let options = WorkerOptions::default()
         .pg_pool(hands.pool.clone())
         .schema(&provider.shared.schema)
         .concurrency(consumer.concurrency)
@@ -113,7 +112,8 @@ fn options(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> WorkerOpt
             settled.settled(*context.job.id());
             async {}
         })
-        .define_jobs([Task::definition()])
+        .define_jobs([Task::definition()]);
+    if consumer.leaves_serial { options.add_forbidden_flag(SERIAL) } else { options }
 }
 
 /// What becomes of a row whose worker is gone: its claim counts, for it had no end.
@@ -162,8 +162,8 @@ async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<Loo
     let term = provider.options().lease_term.as_secs_f64();
     let sql = format!(
         "select exists(select 1 from {jobs} where locked_at is null and run_at < now() - make_interval(secs => $1)
-                and {are_jobs} and (job_queue_id is null or exists(
-                    select 1 from {queues} as queues where queues.id = job_queue_id and queues.locked_at is null))),
+                and {are_jobs} and (job_queue_id is null or (not $3 and exists(
+                    select 1 from {queues} as queues where queues.id = job_queue_id and queues.locked_at is null)))),
             exists(select 1 from {workers} where id = $2 and last_heartbeat_at < now() - make_interval(secs => $1))",
         jobs = provider.table("jobs"),
         queues = provider.table("job_queues"),
@@ -171,6 +171,7 @@ async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<Loo
         are_jobs = provider.are_jobs()
     );
     let query = sqlx::query_as::<_, (bool, bool)>(AssertSqlSafe(sql)).bind(term).bind(worker_id);
+    let query = query.bind(hands.leaves_serial);
     let (others_wait, is_unheard) = query.fetch_one(&mut connection).await?;
     release_lost(provider, hands, worker_id, &mut connection).await?;
     release_queues(provider, &mut connection).await?;

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Postgres, rows};
-use crate::consumer::{MAX_PAUSE, MIN_PAUSE};
+use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, MAX_STALLS};
@@ -54,6 +54,8 @@ pub(super) struct Hands {
     pub(super) flow: Flow,
     /// Whether rows were made due before their time, for moving them elsewhere.
     pub(super) looks_ahead: bool,
+    /// Whether rows of serial queues are left alone.
+    pub(super) leaves_serial: bool,
     /// Set when the run is over: nothing that it has in hand may be settled any more.
     pub(super) ended: CancellationToken,
     one_at_a_time: Arc<Semaphore>,
@@ -70,14 +72,15 @@ struct Progress {
 }
 
 impl Hands {
-    pub(super) fn new(provider: &Postgres, pool: &PgPool, work: Arc<dyn Work>, flow: &Flow, looks_ahead: bool) -> Self {
+    pub(super) fn new(provider: &Postgres, pool: &PgPool, consumer: &Consumer) -> Self {
         let progress = Progress { at_work: HashSet::new(), last_begin: Instant::now(), unsettled: HashMap::new() };
         Self {
             provider: provider.clone(),
             pool: pool.clone(),
-            work,
-            flow: flow.clone(),
-            looks_ahead,
+            work: Arc::clone(&consumer.work),
+            flow: consumer.flow.clone(),
+            looks_ahead: consumer.looks_ahead,
+            leaves_serial: consumer.leaves_serial,
             ended: CancellationToken::new(),
             one_at_a_time: Arc::new(Semaphore::new(1)),
             progress: Arc::new(Mutex::new(progress)),

@@ -202,16 +202,22 @@ impl Store {
         })
     }
 
-    /// The first names in a folder, up to `limit`; with `due`, those only that are due then.
-    async fn names(&self, with_key: bool, due: Option<Timestamp>, limit: usize) -> Result<Vec<Name>, ProviderError> {
+    /// The first names in a folder that are wanted, up to `limit`; with `due`, those only that are due then.
+    async fn names(
+        &self,
+        with_key: bool,
+        due: Option<Timestamp>,
+        is_wanted: impl Fn(&Name) -> bool + Send,
+        limit: usize,
+    ) -> Result<Vec<Name>, ProviderError> {
         let mut listed = pin!(self.list(with_key));
         let mut names = BTreeSet::new();
         while let Some(name) = listed.try_next().await? {
-            let is_wanted = due.is_none_or(|due| name.is_due(due));
-            if is_wanted {
+            let is_due = due.is_none_or(|due| name.is_due(due));
+            if is_due && is_wanted(&name) {
                 names.insert(name);
             }
-            let is_enough = !is_wanted || names.len() >= limit;
+            let is_enough = !is_due || names.len() >= limit;
             if is_enough && self.options().lists_in_order {
                 break;
             }
@@ -301,8 +307,8 @@ impl Provider for Store {
 
     fn waiting(&self, limit: usize) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>> {
         async move {
-            let mut names = self.names(false, None, limit).await?;
-            names.extend(self.names(true, None, limit).await?);
+            let mut names = self.names(false, None, |_| true, limit).await?;
+            names.extend(self.names(true, None, |_| true, limit).await?);
             names.sort_unstable();
             names.truncate(limit);
             self.read_all(names).await
@@ -334,6 +340,19 @@ impl Provider for Store {
 
     fn holds_lease(&self) -> Option<bool> {
         Some(self.shared.reads.load(Ordering::Relaxed))
+    }
+
+    fn holds_serial(&self) -> BoxFuture<'_, Result<bool, ProviderError>> {
+        async move {
+            let mut names = pin!(self.list(false).chain(self.list(true)));
+            while let Some(name) = names.try_next().await? {
+                if name.queue.is_some() {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        .boxed()
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, ProviderError>> {
@@ -372,7 +391,7 @@ impl Store {
         let stop = consumer.stop.child_token();
         let mut levels = consumer.flow.levels();
         let under_lease = Consumer { stop: stop.clone(), ..consumer.clone() };
-        let reader = Reader::new(self.clone(), lease.token, Arc::clone(&consumer.work));
+        let reader = Reader::new(self.clone(), lease.token, consumer);
         let reading = async {
             reader.take_over().await;
             consume(&reader, &under_lease).await;

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Store;
 use super::lease::Token;
 use super::name::Name;
-use crate::consumer::Claims;
+use crate::consumer::{Claims, Consumer};
 use crate::error::ProviderError;
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, JobId, KeyMode, MAX_STALLS};
@@ -32,6 +32,7 @@ pub(super) struct Reader {
     store: Store,
     token: Token,
     work: Arc<dyn Work>,
+    leaves_serial: bool,
     known: Mutex<Known>,
 }
 
@@ -48,8 +49,9 @@ struct Known {
 }
 
 impl Reader {
-    pub(super) fn new(store: Store, token: Token, work: Arc<dyn Work>) -> Self {
-        Self { store, token, work, known: Mutex::default() }
+    pub(super) fn new(store: Store, token: Token, consumer: &Consumer) -> Self {
+        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.leaves_serial);
+        Self { store, token, work, leaves_serial, known: Mutex::default() }
     }
 
     /// Notes which jobs earlier readers had in hand when they went away without a word. Some ends are the jobs' own work:
@@ -105,8 +107,9 @@ impl Reader {
         let poll = self.store.options().poll;
         let started = Instant::now();
         let soon = now.saturating_add(poll).unwrap_or(Timestamp::MAX);
-        let mut names = self.store.names(false, Some(soon), MAX_KNOWN).await?;
-        let keyed = self.store.names(true, None, MAX_KNOWN).await?;
+        let is_ours = |name: &Name| !self.leaves_serial || name.queue.is_none();
+        let mut names = self.store.names(false, Some(soon), is_ours, MAX_KNOWN).await?;
+        let keyed = self.store.names(true, None, is_ours, MAX_KNOWN).await?;
         names.extend(self.merge(keyed).await?.into_iter().filter(|name| name.is_due(soon)));
         let mut known = self.lock();
         known.is_cut = names.len() >= MAX_KNOWN;
@@ -248,7 +251,16 @@ impl Claims for Reader {
             let name = self.lock().at_work.get(&job.id).copied();
             if let Some(name) = name {
                 self.replace(&name, verdict).await?;
-                self.lock().at_work.remove(&job.id);
+                let mut known = self.lock();
+                known.at_work.remove(&job.id);
+                match verdict {
+                    // Before those of its queue that come after it. With a key, others may have come meanwhile.
+                    Verdict::Again(again) if again.key.is_none() => {
+                        known.soon.insert(Name::of(again));
+                    }
+                    Verdict::Again(_) => known.list_at = None,
+                    Verdict::Gone => {}
+                }
             }
             Ok(())
         }

@@ -6,9 +6,6 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use jobs::breaker::BreakerState;
-use jobs::consumer::Consumer;
-use jobs::flow::Flow;
-use jobs::handler::Work;
 use jobs::job::Job;
 use jobs::memory::{Memory, MemoryLimits};
 use jobs::observer::NoObserver;
@@ -16,77 +13,11 @@ use jobs::provider::{Durability, Provider};
 use jobs::queue::{DEADLINE, Mode, Queue, QueueError, StartError};
 use jobs::spool::Spool;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
 
-use crate::places::{ClickHouseTable, Database, Files, Place as _, Remote, S3};
-use crate::relay::{Network, Relay};
+use crate::places::{Database, Files, Place as _, Remote};
+use crate::relay::Network;
 use crate::rig::{Rig, WORK, until};
-
-/// A queue over a place behind a relay, and local files.
-struct Tiers {
-    relay: Relay,
-    remote: Arc<dyn Provider>,
-    files: Arc<dyn Provider>,
-    queue: Queue,
-    stop: CancellationToken,
-    _folder: Files,
-}
-
-impl Tiers {
-    async fn start<R: Remote>() -> Self {
-        let (place, relay) = R::relayed().await;
-        let (remote, folder) = (place.open(), Files::fresh().await);
-        let files = folder.open();
-        let queue =
-            Queue::start(vec![Arc::clone(&remote), Arc::clone(&files)], Arc::new(NoObserver)).await.expect("both work");
-        let stop = CancellationToken::new();
-        let (watched, stopped) = (queue.clone(), stop.clone());
-        tokio::spawn(async move { watched.watch(stopped).await });
-        Self { relay, remote, files, queue, stop, _folder: folder }
-    }
-
-    async fn enqueue(&self, number: u32) -> Result<String, QueueError> {
-        let job = Job::new(WORK, json!(number)).expect("a job");
-        self.queue.enqueue(&[job], Durability::Persistent).await.map(|receipt| receipt.provider)
-    }
-
-    /// Handles the queue's jobs.
-    fn consume(&self, work: Arc<dyn Work>) {
-        let consumer = Consumer {
-            work,
-            looks_ahead: false,
-            flow: Flow::new(1_000, 100 << 20),
-            concurrency: 8,
-            stop: self.stop.clone(),
-            grace: Duration::from_secs(1),
-        };
-        let queue = self.queue.clone();
-        tokio::spawn(async move { queue.consume(&consumer).await });
-    }
-
-    async fn breaker(&self) -> BreakerState {
-        self.queue.status().await[0].breaker
-    }
-}
-
-impl Drop for Tiers {
-    fn drop(&mut self) {
-        self.stop.cancel();
-    }
-}
-
-/// Every test of places behind a network, for each of them.
-macro_rules! for_every_remote {
-    ($($test:ident),* $(,)?) => {
-        mod s3 { $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::S3>().await; })* }
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::Database>().await; })*
-        }
-        mod clickhouse {
-            $(#[tokio::test(flavor = "multi_thread")] async fn $test() { super::$test::<super::ClickHouseTable>().await; })*
-        }
-    };
-}
+use crate::tiers::{Tiers, for_every_remote};
 
 for_every_remote! {
     jobs_go_elsewhere_within_a_deadline_and_are_brought_back,

@@ -46,6 +46,7 @@ async fn jobs_go_elsewhere_while_the_database_is_full_and_come_back() {
     let consumer = Consumer {
         work: rig.work(),
         looks_ahead: false,
+        leaves_serial: false,
         flow: Flow::new(1_000, 100 << 20),
         concurrency: 8,
         stop: stop.clone(),

@@ -14,6 +14,8 @@ mod relay;
 mod repeating;
 mod rig;
 mod rows;
+mod serial;
+mod tiers;
 
 conformance::suite!(memory, crate::places::Memories, keeps_jobs: false);
 conformance::suite!(files, crate::places::Files, keeps_jobs: true);

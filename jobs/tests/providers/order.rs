@@ -1,14 +1,20 @@
 //! The order within a serial queue, while whoever reads it is killed again and again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use jobs::consumer::Consumer;
+use jobs::flow::Flow;
+use jobs::handler::{Verdict, Work};
 use jobs::job::Job;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
-use crate::places::{ClickHouseTable, Database, Files, Place, S3};
-use crate::rig::{Rig, WORK};
+use crate::places::Place;
+use crate::rig::{Rig, WORK, until};
 
 const JOBS: i64 = 12;
 const KILLS: usize = 2;
@@ -56,15 +62,72 @@ async fn a_queue_keeps_its_order_though_its_readers_die<P: Place>() {
     }
 }
 
+/// Puts the first job back as it was, some times: somebody else can't take it yet.
+#[derive(Debug, Default)]
+struct Hesitant(Mutex<Vec<i64>>);
+
+impl Work for Hesitant {
+    fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.push(number(&job.payload));
+        let verdict = if seen.len() < 4 { Verdict::Again(Box::new(job)) } else { Verdict::Gone };
+        std::future::ready(verdict).boxed()
+    }
+
+    fn bury(&self, _: Job) -> BoxFuture<'_, Verdict> {
+        std::future::ready(Verdict::Gone).boxed()
+    }
+}
+
+async fn a_job_that_is_put_back_as_it_was_stays_before_the_others<P: Place>() {
+    let provider = P::fresh().await.open();
+    let jobs = (0..3).map(|number| {
+        let job = Job::new(WORK, json!({"serial": number})).expect("a job");
+        job.in_queue("one by one").expect("a queue")
+    });
+    provider.enqueue(&jobs.collect::<Vec<_>>()).await.expect("taken");
+    let (work, stop) = (Arc::new(Hesitant::default()), CancellationToken::new());
+    let consumer = Consumer {
+        work: Arc::<Hesitant>::clone(&work),
+        looks_ahead: false,
+        leaves_serial: false,
+        flow: Flow::new(1_000, 100 << 20),
+        concurrency: 8,
+        stop: stop.clone(),
+        grace: Duration::from_secs(1),
+    };
+    let consuming = tokio::spawn({
+        let provider = Arc::clone(&provider);
+        async move { provider.consume(consumer).await }
+    });
+    let seen = || work.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    until("all are done", async || seen().len() == 6).await;
+    assert_eq!(seen(), [0, 0, 0, 0, 1, 2]);
+    stop.cancel();
+    consuming.await.expect("no panic").expect("goes on");
+}
+
 macro_rules! for_every_place {
     ($($module:ident: $place:ty),* $(,)?) => {
         $(
-            #[tokio::test(flavor = "multi_thread")]
-            async fn $module() {
-                a_queue_keeps_its_order_though_its_readers_die::<$place>().await;
+            mod $module {
+                #[tokio::test(flavor = "multi_thread")]
+                async fn a_queue_keeps_its_order_though_its_readers_die() {
+                    super::a_queue_keeps_its_order_though_its_readers_die::<$place>().await;
+                }
+
+                #[tokio::test(flavor = "multi_thread")]
+                async fn a_job_that_is_put_back_as_it_was_stays_before_the_others() {
+                    super::a_job_that_is_put_back_as_it_was_stays_before_the_others::<$place>().await;
+                }
             }
         )*
     };
 }
 
-for_every_place! { files: Files, s3: S3, postgres: Database, clickhouse: ClickHouseTable }
+for_every_place! {
+    files: crate::places::Files,
+    s3: crate::places::S3,
+    postgres: crate::places::Database,
+    clickhouse: crate::places::ClickHouseTable,
+}

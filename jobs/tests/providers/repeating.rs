@@ -49,6 +49,7 @@ async fn each_occurrence_leaves_one_behind<P: Place>() {
     let consumer = Consumer {
         work,
         looks_ahead: false,
+        leaves_serial: false,
         flow: Flow::new(1_000, 100 << 20),
         concurrency: 8,
         stop: stop.clone(),

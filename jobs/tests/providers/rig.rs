@@ -99,6 +99,7 @@ impl Rig {
         let consumer = Consumer {
             work: self.work(),
             looks_ahead: false,
+            leaves_serial: false,
             flow: self.flow.clone(),
             concurrency: self.concurrency,
             stop: stop.clone(),

@@ -58,6 +58,7 @@ impl Rig {
         let consumer = Consumer {
             work: Arc::new(dispatcher),
             looks_ahead: false,
+            leaves_serial: false,
             flow: Flow::new(1_000, 100 << 20),
             concurrency: 4,
             stop: stop.clone(),
