@@ -73,6 +73,11 @@ impl Bench {
 
     /// Starts a worker and waits until it takes work.
     pub(crate) fn start_worker(&mut self) {
+        self.start_worker_with(&[]);
+    }
+
+    /// The same with more variables, for this one alone.
+    pub(crate) fn start_worker_with(&mut self, variables: &[(&'static str, String)]) {
         let status = free_address();
         self.workers_started += 1;
         let log = std::fs::File::create(self.log_file(self.workers_started)).expect("a log");
@@ -80,7 +85,7 @@ impl Bench {
         command.args(["worker", "--task-queue", &self.name, "--status-address", &status.to_string(), "--runs"]);
         command.arg(self.runs_file()).args(&self.arguments).current_dir(&self.folder).stdin(Stdio::null()).stderr(log);
         self.bucket.store.give_to(&mut command);
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(self.variables.iter().chain(variables).map(|(name, value)| (name, value)));
         self.worker = Some(command.spawn().expect("a worker"));
         self.status = Some(status);
         until("the worker is ready", || get(status, "/readyz").filter(|answer| answer.starts_with("HTTP/1.1 200")));

@@ -109,7 +109,7 @@ impl ClickHouseProxy {
 
 async fn serve(mut exchange: Exchange, answer: Arc<Mutex<Arc<Answer>>>, seen: Arc<Mutex<Option<Stream>>>) {
     let Some(sql) = exchange.body().await else { return };
-    let mut reply = exchange.forward(clickhouse().url.as_str(), sql).await;
+    let Some(mut reply) = exchange.forward(clickhouse().url.as_str(), sql).await else { return exchange.reset() };
     let mut end = End::Clean;
     if reply.status == 200 && reply.body.starts_with(&[0xff; 4]) {
         let stream = Stream::new(reply.body);

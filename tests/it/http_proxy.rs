@@ -94,26 +94,26 @@ impl Exchange {
     }
 
     /// Sends the request on to `service`, such as `http://127.0.0.1:8333`. Its headers stay as they are, since they may be
-    /// signed.
-    pub(crate) async fn forward(&self, service: &str, body: Vec<u8>) -> Reply {
+    /// signed. `None` when the service doesn't answer, or not whole.
+    pub(crate) async fn forward(&self, service: &str, body: Vec<u8>) -> Option<Reply> {
         let method = self.method.parse().expect("a method");
         let url = format!("{}{}", service.trim_end_matches('/'), self.target);
         let mut request = reqwest::Client::new().request(method, url).body(body);
         for (name, value) in self.headers.iter().filter(|(name, _)| name != "connection" && name != "expect") {
             request = request.header(name, value);
         }
-        let response = request.send().await.expect("the service is up");
+        let response = request.send().await.ok()?;
         let headers = response.headers().iter();
-        Reply {
+        Some(Reply {
             status: response.status().as_u16(),
             headers: headers
                 .map(|(name, value)| (name.to_string(), value.to_str().expect("text").to_owned()))
                 .collect(),
-            body: response.bytes().await.expect("the service answers whole").to_vec(),
-        }
+            body: response.bytes().await.ok()?.to_vec(),
+        })
     }
 
-    /// Answers, in chunks, and ends as told. A client that has seen enough may close at any time.
+    /// Answers, in chunks unless the service said how long the whole is, and ends as told. A client that has seen enough may close at any time.
     pub(crate) async fn reply(self, reply: &Reply, end: End) {
         drop(self.try_reply(reply, end).await);
     }
@@ -121,22 +121,27 @@ impl Exchange {
     async fn try_reply(self, reply: &Reply, end: End) -> std::io::Result<()> {
         let mut client = self.client.into_inner();
         let has_body = self.method != "HEAD" && reply.status != 204;
+        let is_measured = end == End::Clean && reply.headers.iter().any(|(name, _)| name == "content-length");
+        let in_chunks = has_body && !is_measured;
         let mut head = format!("HTTP/1.1 {} \r\nConnection: close\r\n", reply.status);
         for (name, value) in &reply.headers {
             let is_framing = matches!(name.as_str(), "connection" | "transfer-encoding" | "content-length");
-            if !is_framing || (name == "content-length" && !has_body) {
+            if !is_framing || (name == "content-length" && !in_chunks) {
                 head += &format!("{name}: {value}\r\n");
             }
         }
-        head += if has_body { "Transfer-Encoding: chunked\r\n\r\n" } else { "\r\n" };
+        head += if in_chunks { "Transfer-Encoding: chunked\r\n\r\n" } else { "\r\n" };
         client.write_all(head.as_bytes()).await?;
-        for chunk in reply.body.chunks(16 * 1024).filter(|_| has_body) {
+        if has_body && is_measured {
+            return client.write_all(&reply.body).await;
+        }
+        for chunk in reply.body.chunks(16 * 1024).filter(|_| in_chunks) {
             client.write_all(format!("{:x}\r\n", chunk.len()).as_bytes()).await?;
             client.write_all(chunk).await?;
             client.write_all(b"\r\n").await?;
         }
         match end {
-            End::Clean if has_body => client.write_all(b"0\r\n\r\n").await,
+            End::Clean if in_chunks => client.write_all(b"0\r\n\r\n").await,
             End::Clean | End::Closed => Ok(()),
             End::Reset => client.set_zero_linger(),
             End::Stalled => {

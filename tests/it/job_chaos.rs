@@ -1,20 +1,21 @@
-//! Jobs while everything that keeps them breaks at random, from a seed: two workers that are killed, stopped and frozen, and a
-//! database that is cut off. Then all is calm, and every job that was accepted must have run.
+//! Jobs while everything that keeps them breaks at random, from a seed: two workers that are killed, stopped and frozen, with
+//! clocks that are wrong, and a database, a bucket and a table that are stopped, full, gone, slow or cut off. Then all is calm,
+//! and every job that was accepted must have run; those of a serial queue in their order, as long as only its own place broke.
 //!
 //! `make chaos` runs it for longer: `BATCH_EXPORT_CHAOS_SECONDS` and `BATCH_EXPORT_CHAOS_SEED` say how long, and from where.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::bench::{Bench, send_signal};
 use crate::chaos::variable;
+use crate::clock::Clocks;
+use crate::job_outages::{Place, Places};
 use crate::job_queue::{Receiver, parsed};
 use crate::random::Random;
 use crate::report::report;
-use crate::services::required;
-use crate::tcp_proxy::TcpProxy;
 
 /// Where the set that runs with every test begins.
 const SEED: u64 = 20_261_201;
@@ -22,18 +23,31 @@ const SEED: u64 = 20_261_201;
 /// How long things break, before all is calm.
 const ROUND: Duration = Duration::from_secs(20);
 
-/// How long the last job may take then: leases of those that were killed have to end.
-const PATIENCE: Duration = Duration::from_secs(150);
+/// How long the last job may take then: leases of those that were killed have to end, and clocks that are ahead make jobs late.
+const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How many calls of one job are too many, for each worker that was killed or frozen: as many jobs are at work at once.
-const AT_WORK: usize = 8;
+/// How many calls of one job are too many, for each worker that was killed or frozen: as many jobs are at work at once, in each
+/// place.
+const AT_WORK: usize = 32;
 
-const VARIABLE: &str = "BATCH_EXPORT_TEST_POSTGRES_URL";
+/// How wrong a clock is.
+const SKEW_SECONDS: [i64; 4] = [0, 0, 25, -25];
+
+/// What a round breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The first place alone: serial queues keep their order.
+    First,
+    /// Every place, several at once.
+    Everything,
+}
 
 /// The rig of one round.
 struct Round {
+    kind: Kind,
     random: Random,
-    database: TcpProxy,
+    places: Places,
+    clocks: Clocks,
     receiver: Receiver,
     bench: Bench,
     /// A worker that lives through the round, and is frozen now and then.
@@ -41,26 +55,27 @@ struct Round {
     faults: BTreeMap<&'static str, u64>,
     /// Jobs that were accepted, by who has them.
     accepted: BTreeMap<String, String>,
+    /// Those of them that are in a serial queue, in the order in which they were sent.
+    serial: Vec<String>,
 }
 
 impl Round {
-    async fn new(seed: u64) -> Self {
-        let mut url = required(VARIABLE).parse::<reqwest::Url>().expect("an address");
-        let target = format!("{}:{}", url.host_str().expect("a host"), url.port().expect("a port"));
-        let database = TcpProxy::start(target).await;
-        url.set_port(database.address.rsplit(':').next().and_then(|port| port.parse().ok())).expect("a port");
+    async fn new(kind: Kind, seed: u64) -> Self {
+        let places = Places::start().await;
         let receiver = Receiver::start(0).await;
-        let variables = vec![("HOOK", receiver.url.clone()), (VARIABLE, url.to_string())];
+        let mut variables = places.variables();
+        variables.push(("HOOK", receiver.url.clone()));
         let mut bench = Bench::without_worker(variables).await;
-        let bucket = bench.bucket.name.clone();
-        bench.write_jobs(&format!(
-            "  - type: s3\n    bucket: {bucket}\nwebhooks:\n  - name: ops\n    url: ${{HOOK}}\n    statuses: [Cancelled]\n"
+        let providers = places.yaml(&format!("jobs of {}", bench.name));
+        bench.write_jobs_file(&format!(
+            "version: 1\nproviders:\n{providers}webhooks:\n  - name: ops\n    url: ${{HOOK}}\n    statuses: [Cancelled]\n"
         ));
         bench.start_worker();
         let other = bench.leave_worker();
         bench.start_worker();
-        let random = Random::new(seed);
-        Self { random, database, receiver, bench, other, faults: BTreeMap::new(), accepted: BTreeMap::new() }
+        let (random, clocks) = (Random::new(seed), Clocks::new());
+        let (faults, accepted, serial) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        Self { kind, random, places, clocks, receiver, bench, other, faults, accepted, serial }
     }
 
     fn enqueue(&mut self, number: usize) {
@@ -71,62 +86,76 @@ impl Round {
         });
         let payload = json!({"webhook": "ops", "run": run}).to_string();
         let mut arguments = vec!["enqueue", "webhook", payload.as_str()];
-        if self.random.chance(300) {
-            arguments.extend(["--in", "2 seconds"]);
+        let mut clock = Vec::new();
+        let is_serial = self.random.chance(400);
+        if is_serial {
+            // Their order is that of one clock.
+            arguments.extend(["--queue", "one by one"]);
+        } else {
+            clock = self.some_clock();
+            if self.random.chance(300) {
+                arguments.extend(["--in", "2 seconds"]);
+            }
         }
-        let answer = self.bench.jobs(&arguments);
+        let answer = self.bench.jobs_with(&arguments, &clock);
         if answer.code == Some(0) {
             let done: Value = serde_json::from_str(&answer.stdout).expect("JSON");
             let text = |name: &str| done["jobs"][0][name].as_str().expect("text").to_owned();
             self.accepted.insert(text("id"), text("provider"));
+            self.serial.extend(is_serial.then(|| text("id")));
         }
     }
 
-    fn break_something(&mut self) {
-        let kind = match self.random.below(10) {
-            0 | 1 => {
-                self.bench.end_worker("KILL");
-                self.bench.start_worker();
-                "a worker killed"
-            }
-            2 | 3 => {
-                self.bench.end_worker("TERM");
-                self.bench.start_worker();
-                "a worker told to stop"
-            }
-            4 => {
-                send_signal(self.other, "STOP");
-                "a worker frozen"
-            }
-            5 => {
-                send_signal(self.other, "CONT");
-                return;
-            }
-            6 => {
-                self.database.cut();
-                "the database cut off"
-            }
-            _ => {
-                self.database.heal();
-                return;
-            }
+    /// The variables of a process whose clock may be wrong.
+    fn some_clock(&mut self) -> Vec<(&'static str, String)> {
+        let seconds = self.random.pick(&SKEW_SECONDS);
+        if seconds == 0 {
+            return Vec::new();
+        }
+        self.count("a clock wrong by 25 seconds");
+        self.clocks.ahead(seconds)
+    }
+
+    fn count(&mut self, fault: &'static str) {
+        *self.faults.entry(fault).or_default() += 1;
+    }
+
+    async fn break_something(&mut self) {
+        let place = match self.kind {
+            Kind::First => Place::Postgres,
+            Kind::Everything => self.random.pick(&[Place::Postgres, Place::S3, Place::ClickHouse]),
         };
-        *self.faults.entry(kind).or_default() += 1;
+        match self.random.below(12) {
+            0 => self.replace_worker("KILL", "a worker killed"),
+            1 => self.replace_worker("TERM", "a worker told to stop"),
+            2 => {
+                send_signal(self.other, "STOP");
+                self.count("a worker frozen");
+            }
+            3 => send_signal(self.other, "CONT"),
+            4..9 => self.places.break_one(place, &mut self.random).await,
+            _ => self.places.heal(place).await,
+        }
     }
 
-    /// How often each job was done.
-    fn calls(&self) -> BTreeMap<String, usize> {
-        let mut calls = BTreeMap::new();
-        for call in self.receiver.calls() {
-            let id = call.lines().find_map(|line| line.strip_prefix("webhook-id: ")).expect("an id").trim().to_owned();
-            *calls.entry(id).or_default() += 1;
-        }
-        calls
+    fn replace_worker(&mut self, signal: &str, fault: &'static str) {
+        self.bench.end_worker(signal);
+        let clock = self.some_clock();
+        self.bench.start_worker_with(&clock);
+        self.count(fault);
+    }
+
+    /// The jobs that were done, in the order in which they were.
+    fn calls(&self) -> Vec<String> {
+        let id = |call: String| {
+            call.lines().find_map(|line| line.strip_prefix("webhook-id: ")).expect("an id").trim().to_owned()
+        };
+        self.receiver.calls().into_iter().map(id).collect()
     }
 
     fn missing(&self) -> Vec<(&String, &String)> {
-        let calls = self.calls();
-        self.accepted.iter().filter(|(id, _)| !calls.contains_key(*id)).collect()
+        let calls = self.calls().into_iter().collect::<BTreeSet<_>>();
+        self.accepted.iter().filter(|(id, _)| !calls.contains(*id)).collect()
     }
 
     fn verify(&self) {
@@ -135,59 +164,78 @@ impl Round {
             std::thread::sleep(Duration::from_millis(200));
         }
         assert!(self.missing().is_empty(), "of {} jobs these were lost: {:?}", self.accepted.len(), self.missing());
-        let faults = self.faults.values().sum::<u64>();
+        let faults = self.faults.values().chain(self.places.times.values()).sum::<u64>();
         assert!(
             self.twice() <= AT_WORK * usize::try_from(faults).expect("few"),
             "{} calls too many after {faults} faults",
             self.twice()
         );
+        if self.kind == Kind::First {
+            let mut seen = BTreeSet::new();
+            let firsts = self.calls().into_iter().filter(|id| self.serial.contains(id) && seen.insert(id.clone()));
+            assert_eq!(firsts.collect::<Vec<_>>(), self.serial, "the serial queue's order");
+        }
         let dead = parsed(&self.bench.jobs(&["dead"]));
         assert!(dead["dead"].as_array().is_some_and(Vec::is_empty), "{dead}");
     }
 
     fn twice(&self) -> usize {
-        self.calls().values().sum::<usize>() - self.calls().len()
+        let calls = self.calls();
+        calls.len() - calls.iter().collect::<BTreeSet<_>>().len()
     }
 }
 
-async fn round(seed: u64, total: &mut BTreeMap<String, u64>) {
-    println!("chaos of jobs, seed {seed}");
-    let mut round = Round::new(seed).await;
+async fn round(kind: Kind, seed: u64, total: &mut BTreeMap<String, u64>) {
+    println!("chaos of jobs, {kind:?}, seed {seed}");
+    let mut round = Round::new(kind, seed).await;
     let end = Instant::now() + ROUND;
     let mut number = 0;
     while Instant::now() < end {
         round.enqueue(number);
         number += 1;
-        if round.random.chance(500) {
-            round.break_something();
+        if round.random.chance(600) {
+            round.break_something().await;
         }
     }
-    round.database.heal();
+    round.places.heal_all().await;
     send_signal(round.other, "CONT");
     round.verify();
-    let mut add = |name: &str, times: usize| *total.entry(name.to_owned()).or_default() += times as u64;
-    add("jobs", round.accepted.len());
-    add("twice", round.twice());
+    let mut add = |name: &str, times: u64| *total.entry(name.to_owned()).or_default() += times;
+    add("jobs", round.accepted.len() as u64);
+    add("serial", if kind == Kind::First { round.serial.len() as u64 } else { 0 });
+    add("twice", round.twice() as u64);
     for provider in round.accepted.values() {
         add(&format!("accepted by {provider}"), 1);
     }
     for (fault, times) in &round.faults {
-        add(fault, usize::try_from(*times).expect("few"));
+        add(fault, *times);
+    }
+    for (fault, times) in &round.places.times {
+        add(fault, *times);
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whatever_breaks_every_job_that_was_accepted_runs() {
+async fn rounds(kind: Kind) {
     let end = Instant::now() + Duration::from_secs(variable("BATCH_EXPORT_CHAOS_SECONDS", 0) / 2);
     let mut seed = variable("BATCH_EXPORT_CHAOS_SEED", SEED);
     let mut total = BTreeMap::new();
     loop {
-        round(seed, &mut total).await;
+        round(kind, seed, &mut total).await;
         if Instant::now() >= end {
             break;
         }
         seed += 1;
     }
     println!("{total:#?}");
-    report("job-chaos", &json!(total));
+    report(&format!("job-chaos {kind:?}"), &json!(total));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_breaks_every_job_that_was_accepted_runs() {
+    rounds(Kind::Everything).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn whatever_becomes_of_its_place_a_serial_queue_keeps_its_order() {
+    rounds(Kind::First).await;
 }

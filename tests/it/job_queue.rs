@@ -72,13 +72,24 @@ impl Bench {
              schema: {}\n  - type: files\n{additions}",
             self.name
         );
+        self.write_jobs_file(&yaml);
+    }
+
+    /// Gives workers a file of jobs.
+    pub(crate) fn write_jobs_file(&mut self, yaml: &str) {
         std::fs::write(self.file("jobs.yaml"), yaml).expect("a file");
         self.arguments.extend(["--jobs".to_owned(), self.file("jobs.yaml").display().to_string()]);
     }
 
     /// Runs the program's `jobs` on the worker's file.
     pub(crate) fn jobs(&self, arguments: &[&str]) -> Run {
-        self.program(&[&["jobs", "--jobs", "jobs.yaml", "-o", "json"], arguments].concat())
+        self.jobs_with(arguments, &[])
+    }
+
+    /// The same with more variables.
+    pub(crate) fn jobs_with(&self, arguments: &[&str], variables: &[(&'static str, String)]) -> Run {
+        let arguments = [&["jobs", "--jobs", "jobs.yaml", "-o", "json"], arguments].concat();
+        Run::new(&self.program_output_with(&arguments, variables))
     }
 
     fn program(&self, arguments: &[&str]) -> Run {
@@ -86,10 +97,14 @@ impl Bench {
     }
 
     fn program_output(&self, arguments: &[&str]) -> Output {
+        self.program_output_with(arguments, &[])
+    }
+
+    fn program_output_with(&self, arguments: &[&str], variables: &[(&'static str, String)]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batch-export"));
         command.args(arguments).current_dir(self.folder()).stdin(Stdio::null());
         self.bucket.store.give_to(&mut command);
-        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        command.envs(self.variables.iter().chain(variables).map(|(name, value)| (name, value)));
         command.output().expect("the program starts")
     }
 }

@@ -93,10 +93,21 @@ pub(crate) struct S3Proxy {
 
 impl S3Proxy {
     pub(crate) async fn start(store: Store) -> Self {
+        let endpoint = store.connection().endpoint_url.expect("an endpoint");
+        Self::before(endpoint.to_string(), store).await
+    }
+
+    /// Before another service; uploads are forgotten in the store alone.
+    pub(crate) async fn before(endpoint: String, store: Store) -> Self {
         let plan = Arc::new(Mutex::new(Plan::default()));
         let plans = Arc::clone(&plan);
-        let port = listen(move |exchange| serve(exchange, store, Arc::clone(&plans))).await;
+        let port = listen(move |exchange| serve(exchange, endpoint.clone(), store, Arc::clone(&plans))).await;
         Self { store, port, plan }
+    }
+
+    /// `127.0.0.1:port`.
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// The way to the store through the proxy.
@@ -110,6 +121,11 @@ impl S3Proxy {
     /// Breaks the next `times` requests of a kind.
     pub(crate) fn breaks(&self, operation: Operation, times: u32, fault: Fault) {
         self.plan().faults.push((operation, times, fault));
+    }
+
+    /// Breaks no more of what was to break.
+    pub(crate) fn heals(&self) {
+        self.plan().faults.clear();
     }
 
     /// Makes the store stricter than it is.
@@ -232,7 +248,7 @@ fn operation(exchange: &Exchange) -> Operation {
     }
 }
 
-async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
+async fn serve(mut exchange: Exchange, endpoint: String, store: Store, plan: Arc<Mutex<Plan>>) {
     let operation = operation(&exchange);
     let fault = plan.lock().unwrap_or_else(PoisonError::into_inner).meet(operation);
     if fault == Some(Fault::ResetBeforeBody) {
@@ -243,7 +259,6 @@ async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
     if let Some((status, code)) = refusal {
         return exchange.reply(&error(status, code), End::Clean).await;
     }
-    let endpoint = store.connection().endpoint_url.expect("an endpoint");
     match fault {
         Some(Fault::Refused(status, code)) => return exchange.reply(&error(status, code), End::Clean).await,
         Some(Fault::Pretended(body)) => return exchange.reply(&document(200, body), End::Clean).await,
@@ -253,7 +268,7 @@ async fn serve(mut exchange: Exchange, store: Store, plan: Arc<Mutex<Plan>>) {
         Some(Fault::HeldBefore) => return hold(exchange, &plan).await,
         Some(Fault::HeldAfter | Fault::ReplyLost) | None => {}
     }
-    let reply = exchange.forward(endpoint.as_str(), body).await;
+    let Some(reply) = exchange.forward(&endpoint, body).await else { return exchange.reset() };
     match fault {
         Some(Fault::ReplyLost) => exchange.reset(),
         Some(Fault::HeldAfter) => hold(exchange, &plan).await,
