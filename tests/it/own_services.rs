@@ -1,7 +1,7 @@
 //! A database and an S3 service of one test's own, which it may stop.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::services::required;
@@ -15,10 +15,11 @@ pub(crate) struct OwnServices {
 impl OwnServices {
     /// Starts these services, as `dev/services.py` calls them.
     pub(crate) fn start(services: &[&str]) -> Self {
-        let name = format!("it-{}", uuid::Uuid::new_v4().simple());
+        end_orphans();
+        let name = format!("{PREFIX}{}-{}", std::process::id(), uuid::Uuid::new_v4().simple());
         let mut own = Self { name, variables: BTreeMap::new() };
         own.run("up", services);
-        let file = root().join(".dev/run").join(&own.name).join("env");
+        let file = instances().join(&own.name).join("env");
         let env = std::fs::read_to_string(file).expect("services have variables");
         let variables = env.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
         own.variables = variables.map(|(name, value)| (name.to_owned(), value.trim_matches('\'').to_owned())).collect();
@@ -38,8 +39,7 @@ impl OwnServices {
     }
 
     fn run(&self, action: &str, services: &[&str]) {
-        let mut command = Command::new(required("BATCH_EXPORT_PYTHON"));
-        command.arg(root().join("dev/services.py")).args([action, "--name", &self.name]);
+        let mut command = program(action, &self.name);
         command.args(services.iter().flat_map(|service| ["--only", service]));
         // Those that the environment knows are shared, and never stopped.
         for name in ["BATCH_EXPORT_TEST_POSTGRES_URL", "AWS_ENDPOINT_URL_S3"] {
@@ -50,15 +50,38 @@ impl OwnServices {
     }
 }
 
-fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+/// What our instances' names begin with; the id of the process that started them comes next.
+const PREFIX: &str = "it-";
+
+/// Where instances are.
+fn instances() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(".dev/run")
+}
+
+fn program(action: &str, instance: &str) -> Command {
+    let mut command = Command::new(required("BATCH_EXPORT_PYTHON"));
+    command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("dev/services.py")).args([action, "--name", instance]);
+    command
+}
+
+fn end(instance: &str) {
+    // Nothing more can be done about what doesn't end.
+    drop(program("down", instance).arg("--delete").output());
+}
+
+/// Ends what tests left behind that were killed.
+fn end_orphans() {
+    let Ok(folders) = std::fs::read_dir(instances()) else { return };
+    for name in folders.filter_map(|folder| folder.ok()?.file_name().into_string().ok()) {
+        let process = name.strip_prefix(PREFIX).and_then(|rest| rest.split_once('-')).map(|(process, _)| process);
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            end(&name);
+        }
+    }
 }
 
 impl Drop for OwnServices {
     fn drop(&mut self) {
-        let mut command = Command::new(required("BATCH_EXPORT_PYTHON"));
-        command.arg(root().join("dev/services.py")).args(["down", "--delete", "--name", &self.name]);
-        // Nothing more can be done about what doesn't end.
-        drop(command.output());
+        end(&self.name);
     }
 }
