@@ -94,8 +94,8 @@ def _jobs(*rounds: dict[str, int]) -> str:
     kinds = sorted((name, times) for name, times in found.items() if name not in ("jobs", "serial", "twice"))
     return (
         f"## Chaos around jobs\n\n{found['jobs']:,} jobs accepted by a provider on a disk: 0 lost,"
-        f" {found['twice']} calls of a webhook more than once, {found['serial']:,} of a serial queue whose own place alone"
-        " broke: all in their order.\n\n| what happened, at random | times |\n|---|---|\n"
+        f" {found['twice']} calls of a webhook more than once, {found['serial']:,} of a serial queue"
+        " whose own place alone broke: all in their order.\n\n| what happened, at random | times |\n|---|---|\n"
         + "".join(f"| {name} | {times} |\n" for name, times in kinds)
     )
 

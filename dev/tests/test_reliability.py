@@ -35,7 +35,7 @@ class Page(unittest.TestCase):
             "| **all** | **188 / 188** |",
             "12 runs in 34 attempts, 1,769,262 rows compared",
             "| worker killed | 4 |",
-            "66 jobs accepted by a provider on a disk: 0 lost, 1 calls of a webhook more than once, 20 of a serial queue",
+            "66 jobs accepted by a provider on a disk: 0 lost, 1 calls of a webhook more than once, 20",
             "| a worker killed | 3 |",
             "| arrow-reader | 245,276 | 0 |",
             "| 400 columns | Parquet, none | 225 MiB | 256 MiB |",
