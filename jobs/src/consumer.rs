@@ -24,10 +24,8 @@ pub(crate) const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub struct Consumer {
     /// What is done with jobs.
     pub work: Arc<dyn Work>,
-    /// Whether jobs for later are taken as if they were due: for moving them elsewhere.
-    pub looks_ahead: bool,
-    /// Whether jobs of serial queues are left where they are, since they run elsewhere.
-    pub leaves_serial: bool,
+    /// Which jobs it takes.
+    pub(crate) takes: Takes,
     /// The jobs in hand, which this adds to.
     pub flow: Flow,
     /// How many jobs are at work at once. At least 1.
@@ -36,6 +34,25 @@ pub struct Consumer {
     pub stop: CancellationToken,
     /// How long jobs at work may take after the order to stop. Then they are left to be handled again.
     pub grace: Duration,
+}
+
+/// Which jobs a consumer takes: the queue says so, provider by provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// Those that are due.
+    Due,
+    /// Those that are due, but for those of serial queues, which run elsewhere.
+    DueWithoutQueue,
+    /// All, as if they were due: for moving them elsewhere.
+    Everything,
+}
+
+impl Consumer {
+    /// A consumer of all jobs that are due.
+    #[must_use]
+    pub fn new(work: Arc<dyn Work>, flow: Flow, concurrency: usize, stop: CancellationToken, grace: Duration) -> Self {
+        Self { work, takes: Takes::Due, flow, concurrency, stop, grace }
+    }
 }
 
 /// Jobs that can be claimed and settled one by one.
@@ -65,7 +82,7 @@ pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
     while !consumer.stop.is_cancelled() {
         let level = *levels.borrow_and_update();
         let room = room(consumer.concurrency, at_work.len(), level);
-        let now = if consumer.looks_ahead { Timestamp::MAX } else { Timestamp::now() };
+        let now = if consumer.takes == Takes::Everything { Timestamp::MAX } else { Timestamp::now() };
         let mut failed = false;
         let mut found = 0;
         if room > 0 {

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::breaker::BreakerState;
-use crate::consumer::Consumer;
+use crate::consumer::{Consumer, Takes};
 use crate::error::{EnqueueError, InvalidJob};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
@@ -295,12 +295,13 @@ impl Queue {
                 std::future::pending::<()>().await;
             };
             let phase = if is_best {
-                let leaves_serial = consumer.leaves_serial || self.stands_in(index);
-                Consumer { leaves_serial, stop: stop.clone(), ..consumer.clone() }
+                let takes = if self.stands_in(index) { Takes::DueWithoutQueue } else { Takes::Due };
+                Consumer { takes, stop: stop.clone(), ..consumer.clone() }
             } else {
                 let mover = Mover { queue: self.clone(), from: index, work: Arc::clone(&consumer.work) };
                 let work: Arc<dyn Work> = Arc::new(mover);
-                Consumer { work, looks_ahead: true, concurrency: MOVES, stop: stop.clone(), ..consumer.clone() }
+                let takes = Takes::Everything;
+                Consumer { work, takes, concurrency: MOVES, stop: stop.clone(), ..consumer.clone() }
             };
             tokio::select! {
                 () = tier.consume(phase) => {}

@@ -112,15 +112,13 @@ impl JobQueue {
         }
         let stop = CancellationToken::new();
         let work = plugins.with_jobs(dispatcher(config, temporal, resolver, places.dead, observer)?);
-        let consumer = Consumer {
-            work: Arc::new(Repeating::new(Arc::new(work), queue.clone())),
-            looks_ahead: false,
-            leaves_serial: false,
-            flow: Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
-            concurrency: config.concurrency.get(),
-            stop: stop.clone(),
-            grace: grace.saturating_sub(NOTING.min(grace / 4)),
-        };
+        let consumer = Consumer::new(
+            Arc::new(Repeating::new(Arc::new(work), queue.clone())),
+            Flow::new(MAX_IN_HAND, MAX_BYTES_IN_HAND),
+            config.concurrency.get(),
+            stop.clone(),
+            grace.saturating_sub(NOTING.min(grace / 4)),
+        );
         let tasks = vec![
             tokio::spawn({
                 let queue = queue.clone();

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use aws_sdk_s3::config::{BehaviorVersion, Credentials, Region};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
 use crate::own_services::OwnServices;
 use crate::random::Random;
 use crate::relay::{Network, Relay};
 use crate::s3_proxy::{Fault, Operation, S3Proxy};
-use crate::services::{Store, required};
+use crate::services::{Store, client, required};
 
 const POSTGRES_URL: &str = "BATCH_EXPORT_TEST_POSTGRES_URL";
 
@@ -200,15 +199,8 @@ impl Places {
     }
 
     async fn create_bucket(&self) {
-        let service = |name| self.services.variable(name).to_owned();
-        let (key_id, secret) = (service("AWS_ACCESS_KEY_ID"), service("AWS_SECRET_ACCESS_KEY"));
-        let config = aws_sdk_s3::Config::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::from_static("us-east-1"))
-            .endpoint_url(service("AWS_ENDPOINT_URL_S3"))
-            .force_path_style(true)
-            .credentials_provider(Credentials::new(key_id, secret, None, None, "tests"));
-        let client = aws_sdk_s3::Client::from_conf(config.build());
+        let variables = ["AWS_ENDPOINT_URL_S3", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+        let client = client(variables.map(|name| self.services.variable(name).to_owned()));
         client.create_bucket().bucket(&self.bucket).send().await.expect("a bucket");
     }
 }

@@ -47,15 +47,7 @@ impl Store {
 
     /// A client of the test's own, apart from the engine's.
     pub(crate) fn admin(self) -> Client {
-        let [endpoint, key_id, secret] = self.variables().map(required);
-        let config = aws_sdk_s3::Config::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::from_static("us-east-1"))
-            .endpoint_url(endpoint)
-            .force_path_style(true)
-            .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
-            .credentials_provider(Credentials::new(key_id, secret, None, None, "tests"));
-        Client::from_conf(config.build())
+        client(self.variables().map(required))
     }
 
     /// Whether it is another store that the user brings, of which only the probe knows what it does.
@@ -87,6 +79,18 @@ impl Store {
             ],
         }
     }
+}
+
+/// A client of the S3 service with this endpoint, key and secret.
+pub(crate) fn client([endpoint, key_id, secret]: [String; 3]) -> Client {
+    let config = aws_sdk_s3::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::from_static("us-east-1"))
+        .endpoint_url(endpoint)
+        .force_path_style(true)
+        .request_checksum_calculation(RequestChecksumCalculation::WhenRequired)
+        .credentials_provider(Credentials::new(key_id, secret, None, None, "tests"));
+    Client::from_conf(config.build())
 }
 
 /// A bucket of one test's own.

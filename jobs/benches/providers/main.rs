@@ -138,15 +138,13 @@ impl Subject for Arc<dyn Provider> {
     }
 
     fn consume(&self, seen: Arc<Seen>, stop: CancellationToken) -> BoxFuture<'_, ()> {
-        let consumer = Consumer {
-            work: Arc::new(Count(seen)),
-            looks_ahead: false,
-            leaves_serial: false,
-            flow: Flow::new(1_000_000, 1 << 40),
-            concurrency: CONCURRENCY,
+        let consumer = Consumer::new(
+            Arc::new(Count(seen)),
+            Flow::new(1_000_000, 1 << 40),
+            CONCURRENCY,
             stop,
-            grace: Duration::from_secs(5),
-        };
+            Duration::from_secs(5),
+        );
         async move { Provider::consume(&**self, consumer).await.expect("works") }.boxed()
     }
 }

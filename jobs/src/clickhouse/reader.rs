@@ -15,7 +15,7 @@ use super::ClickHouse;
 use super::keys::{Merged, merge};
 use super::lease::{Lease, Remains};
 use super::table::{Content, Found, Head};
-use crate::consumer::{Claims, Consumer, select};
+use crate::consumer::{Claims, Consumer, Takes, select};
 use crate::error::ProviderError;
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, JobId, MAX_STALLS};
@@ -56,7 +56,7 @@ struct Known {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(provider: &'a ClickHouse, lease: &'a Lease, consumer: &Consumer) -> Self {
-        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.leaves_serial);
+        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.takes == Takes::DueWithoutQueue);
         Self { provider, lease, work, leaves_serial, known: Mutex::default() }
     }
 

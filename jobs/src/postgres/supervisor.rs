@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::task::{Hands, Task};
 use super::{CONNECT_TIMEOUT, Postgres, SERIAL, pool};
-use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE};
+use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE, Takes};
 use crate::error::ProviderError;
 
 /// How long what is done waits for others, to be deleted with them.
@@ -63,7 +63,7 @@ async fn run_once(provider: &Postgres, consumer: &Consumer) -> Result<(), Provid
             Err(ProviderError::new(&provider.options().name, "stopped handing out jobs without a reason"))
         }
         error = watch(provider, consumer, &hands, worker.worker_id()) => Err(error),
-        () = make_due(provider, consumer.looks_ahead) => Ok(()),
+        () = make_due(provider), if consumer.takes == Takes::Everything => Ok(()),
         () = consumer.stop.cancelled() => {
             worker.request_shutdown();
             if timeout(consumer.grace + ENDING, running).await.is_err() {
@@ -79,9 +79,11 @@ struct End(Hands);
 
 impl Drop for End {
     fn drop(&mut self) {
-        self.0.ended.cancel();
         let pool = self.0.pool.clone();
-        // Closed when this is called; the future only waits for connections in use.
+        // The call closes it, and the future only waits for connections in use. What is at work hears of the end after that:
+        // else the library would note its failure, and let those of its queue that come after it go first.
+        drop(pool.close());
+        self.0.ended.cancel();
         tokio::spawn(async move { pool.close().await });
     }
 }
@@ -113,7 +115,7 @@ fn options(provider: &Postgres, consumer: &Consumer, hands: &Hands) -> WorkerOpt
             async {}
         })
         .define_jobs([Task::definition()]);
-    if consumer.leaves_serial { options.add_forbidden_flag(SERIAL) } else { options }
+    if consumer.takes == Takes::DueWithoutQueue { options.add_forbidden_flag(SERIAL) } else { options }
 }
 
 /// What becomes of a row whose worker is gone: its claim counts, for it had no end.
@@ -171,7 +173,7 @@ async fn look(provider: &Postgres, hands: &Hands, worker_id: &str) -> Result<Loo
         are_jobs = provider.are_jobs()
     );
     let query = sqlx::query_as::<_, (bool, bool)>(AssertSqlSafe(sql)).bind(term).bind(worker_id);
-    let query = query.bind(hands.leaves_serial);
+    let query = query.bind(hands.takes == Takes::DueWithoutQueue);
     let (others_wait, is_unheard) = query.fetch_one(&mut connection).await?;
     release_lost(provider, hands, worker_id, &mut connection).await?;
     release_queues(provider, &mut connection).await?;
@@ -234,10 +236,7 @@ async fn release_queues(provider: &Postgres, connection: &mut PgConnection) -> R
 }
 
 /// Makes jobs for later due now, some at a time, as long as this runs.
-async fn make_due(provider: &Postgres, looks_ahead: bool) {
-    if !looks_ahead {
-        return std::future::pending().await;
-    }
+async fn make_due(provider: &Postgres) {
     let sql = format!(
         "update {jobs} set run_at = now() where id in (
             select id from {jobs} where locked_at is null and run_at > now() and {are_jobs} order by run_at limit $1

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{Postgres, rows};
-use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE};
+use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE, Takes};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, MAX_STALLS};
@@ -52,10 +52,8 @@ pub(super) struct Hands {
     pub(super) pool: PgPool,
     pub(super) work: Arc<dyn Work>,
     pub(super) flow: Flow,
-    /// Whether rows were made due before their time, for moving them elsewhere.
-    pub(super) looks_ahead: bool,
-    /// Whether rows of serial queues are left alone.
-    pub(super) leaves_serial: bool,
+    /// Which rows it takes; to move them elsewhere, they are made due before their time.
+    pub(super) takes: Takes,
     /// Set when the run is over: nothing that it has in hand may be settled any more.
     pub(super) ended: CancellationToken,
     one_at_a_time: Arc<Semaphore>,
@@ -79,8 +77,7 @@ impl Hands {
             pool: pool.clone(),
             work: Arc::clone(&consumer.work),
             flow: consumer.flow.clone(),
-            looks_ahead: consumer.looks_ahead,
-            leaves_serial: consumer.leaves_serial,
+            takes: consumer.takes,
             ended: CancellationToken::new(),
             one_at_a_time: Arc::new(Semaphore::new(1)),
             progress: Arc::new(Mutex::new(progress)),
@@ -110,7 +107,7 @@ impl Hands {
     async fn decide(&self, job: Job, due: chrono::DateTime<chrono::Utc>) -> Verdict {
         let due = Timestamp::from_microsecond(due.timestamp_micros()).unwrap_or(Timestamp::MAX);
         let was_made_due = job.run_at > due.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
-        if was_made_due && !self.looks_ahead && !job.is_due(Timestamp::now()) {
+        if was_made_due && self.takes != Takes::Everything && !job.is_due(Timestamp::now()) {
             return Verdict::Again(Box::new(job));
         }
         if job.stalls >= MAX_STALLS { self.work.bury(job).await } else { self.work.attempt(job).await }

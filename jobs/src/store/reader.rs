@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::Store;
 use super::lease::Token;
 use super::name::Name;
-use crate::consumer::{Claims, Consumer};
+use crate::consumer::{Claims, Consumer, Takes};
 use crate::error::ProviderError;
 use crate::handler::{Verdict, Work};
 use crate::job::{Job, JobId, KeyMode, MAX_STALLS};
@@ -50,7 +50,7 @@ struct Known {
 
 impl Reader {
     pub(super) fn new(store: Store, token: Token, consumer: &Consumer) -> Self {
-        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.leaves_serial);
+        let (work, leaves_serial) = (Arc::clone(&consumer.work), consumer.takes == Takes::DueWithoutQueue);
         Self { store, token, work, leaves_serial, known: Mutex::default() }
     }
 

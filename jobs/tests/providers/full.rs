@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use jobs::breaker::BreakerState;
-use jobs::consumer::Consumer;
-use jobs::flow::Flow;
 use jobs::job::Job;
 use jobs::observer::NoObserver;
 use jobs::provider::Durability;
@@ -13,7 +11,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::places::{Database, Files, Place as _};
-use crate::rig::{Rig, WORK, until};
+use crate::rig::{Rig, WORK, consumer, until};
 
 /// Refuses rows that weren't there before, as a full disk does.
 const FULL: &str = "alter table {schema}._private_jobs add constraint full_disk check (false) not valid";
@@ -43,15 +41,7 @@ async fn jobs_go_elsewhere_while_the_database_is_full_and_come_back() {
     let breaker = async || queue.status().await[0].breaker;
     assert_ne!(breaker().await, BreakerState::Closed);
     let rig = Rig::new(Arc::clone(&database));
-    let consumer = Consumer {
-        work: rig.work(),
-        looks_ahead: false,
-        leaves_serial: false,
-        flow: Flow::new(1_000, 100 << 20),
-        concurrency: 8,
-        stop: stop.clone(),
-        grace: std::time::Duration::from_secs(1),
-    };
+    let consumer = consumer(rig.work(), &stop);
     let consuming = tokio::spawn({
         let queue = queue.clone();
         async move { queue.consume(&consumer).await }

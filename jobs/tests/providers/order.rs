@@ -1,4 +1,4 @@
-//! The order within a serial queue, while whoever reads it is killed again and again.
+//! The order within a serial queue, while whoever reads it is killed, and when a job is put back.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -6,15 +6,13 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
-use jobs::consumer::Consumer;
-use jobs::flow::Flow;
 use jobs::handler::{Verdict, Work};
 use jobs::job::Job;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::places::Place;
-use crate::rig::{Rig, WORK, until};
+use crate::rig::{Rig, WORK, consumer, until};
 
 const JOBS: i64 = 12;
 const KILLS: usize = 2;
@@ -87,15 +85,7 @@ async fn a_job_that_is_put_back_as_it_was_stays_before_the_others<P: Place>() {
     });
     provider.enqueue(&jobs.collect::<Vec<_>>()).await.expect("taken");
     let (work, stop) = (Arc::new(Hesitant::default()), CancellationToken::new());
-    let consumer = Consumer {
-        work: Arc::<Hesitant>::clone(&work),
-        looks_ahead: false,
-        leaves_serial: false,
-        flow: Flow::new(1_000, 100 << 20),
-        concurrency: 8,
-        stop: stop.clone(),
-        grace: Duration::from_secs(1),
-    };
+    let consumer = consumer(Arc::<Hesitant>::clone(&work), &stop);
     let consuming = tokio::spawn({
         let provider = Arc::clone(&provider);
         async move { provider.consume(consumer).await }

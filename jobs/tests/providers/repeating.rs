@@ -3,8 +3,6 @@
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
-use jobs::consumer::Consumer;
-use jobs::flow::Flow;
 use jobs::handler::Work;
 use jobs::job::Job;
 use jobs::observer::NoObserver;
@@ -17,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::places::{Database, Files, Place, Remote as _};
 use crate::relay::Network;
-use crate::rig::{Rig, WORK, until};
+use crate::rig::{Rig, WORK, consumer, until};
 
 fn repeated(payload: Value) -> Job {
     // Far off, so that only what is made due comes while the test runs.
@@ -46,15 +44,7 @@ async fn each_occurrence_leaves_one_behind<P: Place>() {
     queue.enqueue(&[late], Durability::Persistent).await.expect("taken");
     let stop = CancellationToken::new();
     let work: Arc<dyn Work> = Arc::new(Repeating::new(rig.work(), queue.clone()));
-    let consumer = Consumer {
-        work,
-        looks_ahead: false,
-        leaves_serial: false,
-        flow: Flow::new(1_000, 100 << 20),
-        concurrency: 8,
-        stop: stop.clone(),
-        grace: std::time::Duration::from_secs(1),
-    };
+    let consumer = consumer(work, &stop);
     let consuming = tokio::spawn({
         let queue = queue.clone();
         async move { queue.consume(&consumer).await }

@@ -64,6 +64,11 @@ impl Handler for Script {
     }
 }
 
+/// A consumer that lets much in, and ends soon.
+pub(crate) fn consumer(work: Arc<dyn Work>, stop: &CancellationToken) -> Consumer {
+    Consumer::new(work, Flow::new(1_000, 100 << 20), 8, stop.clone(), Duration::from_secs(1))
+}
+
 /// One process at work on a place.
 pub(crate) struct Rig {
     pub(crate) provider: Arc<dyn Provider>,
@@ -96,15 +101,8 @@ impl Rig {
     /// Starts to handle jobs.
     pub(crate) fn start(&self) -> Running {
         let stop = CancellationToken::new();
-        let consumer = Consumer {
-            work: self.work(),
-            looks_ahead: false,
-            leaves_serial: false,
-            flow: self.flow.clone(),
-            concurrency: self.concurrency,
-            stop: stop.clone(),
-            grace: Duration::from_secs(10),
-        };
+        let consumer =
+            Consumer::new(self.work(), self.flow.clone(), self.concurrency, stop.clone(), Duration::from_secs(10));
         let provider = Arc::clone(&self.provider);
         let task = tokio::spawn(async move { provider.consume(consumer).await.expect("goes on") });
         Running { stop, task }

@@ -1,11 +1,8 @@
 //! A queue of two places, of which the network takes one away.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jobs::breaker::BreakerState;
-use jobs::consumer::Consumer;
-use jobs::flow::Flow;
 use jobs::handler::Work;
 use jobs::job::Job;
 use jobs::observer::NoObserver;
@@ -16,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::places::{Files, Place as _, Remote};
 use crate::relay::Relay;
-use crate::rig::WORK;
+use crate::rig::{WORK, consumer};
 
 /// A queue over a place behind a relay, and local files.
 pub(crate) struct Tiers {
@@ -50,15 +47,7 @@ impl Tiers {
 
     /// Handles the queue's jobs.
     pub(crate) fn consume(&self, work: Arc<dyn Work>) {
-        let consumer = Consumer {
-            work,
-            looks_ahead: false,
-            leaves_serial: false,
-            flow: Flow::new(1_000, 100 << 20),
-            concurrency: 8,
-            stop: self.stop.clone(),
-            grace: Duration::from_secs(1),
-        };
+        let consumer = consumer(work, &self.stop);
         let queue = self.queue.clone();
         tokio::spawn(async move { queue.consume(&consumer).await });
     }

@@ -55,15 +55,8 @@ impl Rig {
             .iter()
             .fold(dispatcher, |dispatcher, name| dispatcher.with_handler(name, Arc::<PluginJobs>::clone(&handler)));
         let stop = CancellationToken::new();
-        let consumer = Consumer {
-            work: Arc::new(dispatcher),
-            looks_ahead: false,
-            leaves_serial: false,
-            flow: Flow::new(1_000, 100 << 20),
-            concurrency: 4,
-            stop: stop.clone(),
-            grace: Duration::from_secs(5),
-        };
+        let consumer =
+            Consumer::new(Arc::new(dispatcher), Flow::new(1_000, 100 << 20), 4, stop.clone(), Duration::from_secs(5));
         let consuming = tokio::spawn(async move { queue.consume(&consumer).await });
         Self { plugin, dead, stop, consuming, _folder: folder }
     }
