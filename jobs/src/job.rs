@@ -66,7 +66,7 @@ pub struct Job {
     pub name: String,
     /// What the handler gets.
     pub payload: Value,
-    /// When it is due.
+    /// When it is due. Unit: microseconds, which is what databases keep.
     pub run_at: Timestamp,
     /// Of jobs that are due, the one with the smaller number runs first.
     #[serde(default)]
@@ -138,7 +138,7 @@ impl Job {
             id: JobId::new(),
             name: name.into(),
             payload,
-            run_at: Timestamp::now(),
+            run_at: whole_microseconds(Timestamp::now()),
             priority: 0,
             queue: None,
             key: None,
@@ -170,7 +170,7 @@ impl Job {
     /// Due at an instant; one in the past means now.
     #[must_use]
     pub fn run_at(self, run_at: Timestamp) -> Self {
-        Self { run_at, ..self }
+        Self { run_at: whole_microseconds(run_at), ..self }
     }
 
     /// Before those with a larger number, of the jobs that are due.
@@ -296,6 +296,11 @@ impl Job {
         }
         Ok(())
     }
+}
+
+fn whole_microseconds(time: Timestamp) -> Timestamp {
+    // In range, for it is between two that are.
+    Timestamp::from_microsecond(time.as_microsecond()).unwrap_or(time)
 }
 
 fn check_name(what: &'static str, text: &str) -> Result<(), InvalidJob> {

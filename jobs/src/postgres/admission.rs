@@ -2,15 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::job::{Job, JobKey, KeyMode};
-
-/// The key of a job's row: its own, or its id.
-pub(super) fn row_key(job: &Job) -> String {
-    match &job.key {
-        Some(JobKey { key, .. }) => format!("key:{key}"),
-        None => format!("id:{}", job.id),
-    }
-}
+use super::row::row_key;
+use crate::job::{Job, KeyMode};
 
 /// The jobs to write, one for each row, beside `held`, which wait already. Of two with one key the one that was made later
 /// decides, in whatever order they come: a job may have been elsewhere meanwhile.

@@ -1,12 +1,13 @@
 //! Jobs as rows of Postgres, which `graphile_worker` keeps and hands out.
 //!
 //! # Layout
-//! In a schema of its own. A row's payload is the whole [`Job`]; its key is that of the job, or its id, so that a job that is
-//! sent again is not taken twice. Attempts are counted by the job itself: the row's own count is that of claims without an
+//! In a schema of its own. A row's payload is the [`Job`] but for what its other columns say; its key is that of the job, or its
+//! id, so that a job that is sent again is not taken twice. Attempts are counted by the job itself: the row's own count is that of claims without an
 //! end, which are processes that died.
 
 mod admission;
 mod dead;
+mod row;
 mod supervisor;
 mod task;
 
@@ -16,14 +17,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use graphile_worker::{JobSpec, RawJobSpec, Schema, TaskHandler as _, WorkerUtils};
+use graphile_worker::{JobSpec, Schema, TaskHandler as _, WorkerUtils};
 use jiff::Timestamp;
-use serde_json::Value;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, PgPool};
 use tokio::sync::OnceCell;
 
-use self::admission::{admit, row_key};
+use self::admission::admit;
+use self::row::{Row, key_of_id, row_key, rows};
 use self::task::Task;
 use crate::consumer::Consumer;
 use crate::error::{EnqueueError, ProviderError};
@@ -35,9 +36,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How many connections take jobs, and how many hand them out.
 const MAX_CONNECTIONS: u32 = 4;
-
-/// The flag of rows whose jobs are of a serial queue: a worker may leave those.
-const SERIAL: &str = "serial";
 
 /// How a database is used.
 #[derive(Debug, Clone)]
@@ -145,7 +143,7 @@ impl Postgres {
         let failed = |error| self.error("can't take jobs", error);
         let keys = jobs.iter().filter(|job| job.key.is_some()).map(row_key).collect::<Vec<_>>();
         if keys.is_empty() {
-            let rows = rows(admit(jobs, Vec::new())).map_err(|error| self.error("can't write jobs as JSON", error))?;
+            let rows = rows(&admit(jobs, Vec::new())).map_err(|error| self.error("can't write jobs as JSON", error))?;
             let added = match rows.as_slice() {
                 // Without the question which of the names are known.
                 [row] => self.utils().add_raw_job(&row.identifier, &row.payload, row.spec.clone()).await.map(|_| ()),
@@ -156,7 +154,7 @@ impl Postgres {
         let mut transaction = self.shared.pool.begin().await.map_err(failed)?;
         self.lock_keys(&mut transaction, &keys).await.map_err(failed)?;
         let held = self.held(&mut transaction, &keys).await.map_err(failed)?;
-        let rows = rows(admit(jobs, held)).map_err(|error| self.error("can't write jobs as JSON", error))?;
+        let rows = rows(&admit(jobs, held)).map_err(|error| self.error("can't write jobs as JSON", error))?;
         let added = self.utils().with_executor(&mut *transaction).add_raw_jobs(&rows).await;
         added.map_err(|error| self.error("can't take jobs", error))?;
         transaction.commit().await.map_err(failed)
@@ -176,13 +174,13 @@ impl Postgres {
     /// The waiting jobs with these keys.
     async fn held(&self, connection: &mut PgConnection, keys: &[String]) -> Result<Vec<Job>, sqlx::Error> {
         let sql = format!(
-            "select payload::text from {} where key = any($1) and locked_at is null and {}",
+            "select {} from {} where key = any($1) and locked_at is null and {}",
+            Row::COLUMNS,
             self.table("jobs"),
             self.are_jobs()
         );
-        let texts: Vec<String> =
-            sqlx::query_scalar(AssertSqlSafe(sql)).bind(keys.to_vec()).fetch_all(connection).await?;
-        Ok(texts.iter().filter_map(|text| serde_json::from_str(text).ok()).collect())
+        let rows: Vec<Row> = sqlx::query_as(AssertSqlSafe(sql)).bind(keys.to_vec()).fetch_all(connection).await?;
+        Ok(rows.iter().filter_map(Row::job).collect())
     }
 
     /// Writes a job and takes it back.
@@ -203,31 +201,30 @@ impl Postgres {
     async fn read(&self, id: Option<JobId>, limit: usize) -> Result<Vec<Job>, ProviderError> {
         self.migrate().await?;
         let sql = format!(
-            "select payload::text, attempts from {} where {} and (($1::text is null and locked_at is null) or payload->>'id' = $1)
-            order by run_at, id limit $2",
+            "select {} from {} where {} and (($1 is null and locked_at is null) or key = $1 or payload->>'id' = $2)
+            order by run_at, id limit $3",
+            Row::COLUMNS,
             self.table("jobs"),
             self.are_jobs()
         );
-        let query = sqlx::query_as::<_, (String, i16)>(AssertSqlSafe(sql)).bind(id.map(|id| id.to_string()));
+        let query = sqlx::query_as::<_, Row>(AssertSqlSafe(sql));
+        let query = query.bind(id.map(key_of_id)).bind(id.map(|id| id.to_string()));
         let query = query.bind(i64::try_from(limit).unwrap_or(i64::MAX));
         let rows = query.fetch_all(&self.shared.pool).await.map_err(|error| self.error("can't list jobs", error))?;
-        let jobs = rows.iter().filter_map(|(text, claims)| {
-            let job = serde_json::from_str::<Job>(text).ok()?;
-            Some(task::with_stalls(job, *claims))
-        });
-        Ok(jobs.collect())
+        Ok(rows.iter().filter_map(Row::job).collect())
     }
 
     /// In one statement, so that a newer job that takes a row meanwhile isn't deleted with it.
     async fn delete(&self, ids: &[JobId]) -> Result<usize, ProviderError> {
         self.migrate().await?;
         let sql = format!(
-            "delete from {} where payload->>'id' = any($1) and locked_at is null and {}",
+            "delete from {} where (key = any($1) or payload->>'id' = any($2)) and locked_at is null and {}",
             self.table("jobs"),
             self.are_jobs()
         );
+        let keys = ids.iter().map(|id| key_of_id(*id)).collect::<Vec<_>>();
         let texts = ids.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let deleted = sqlx::query(AssertSqlSafe(sql)).bind(texts).execute(&self.shared.pool).await;
+        let deleted = sqlx::query(AssertSqlSafe(sql)).bind(keys).bind(texts).execute(&self.shared.pool).await;
         let deleted = deleted.map_err(|error| self.error("can't delete jobs", error))?;
         Ok(usize::try_from(deleted.rows_affected()).unwrap_or(usize::MAX))
     }
@@ -255,39 +252,6 @@ impl Postgres {
 /// A pool that connects when it must, and says so soon when it can't.
 fn pool(address: PgConnectOptions) -> PgPool {
     PgPoolOptions::new().max_connections(MAX_CONNECTIONS).acquire_timeout(CONNECT_TIMEOUT).connect_lazy_with(address)
-}
-
-/// Jobs as rows that are tried until we say that it is enough.
-fn rows(jobs: Vec<Job>) -> Result<Vec<RawJobSpec>, serde_json::Error> {
-    let row = |job: Job| {
-        let spec = JobSpec {
-            queue_name: job.queue.clone(),
-            run_at: Some(chrono_time(job.run_at)),
-            max_attempts: Some(i16::MAX),
-            job_key: Some(row_key(&job)),
-            // Within a queue, the one that was due first goes first, whatever its priority.
-            priority: Some(if job.is_serial() { 0 } else { job.priority }),
-            flags: job.is_serial().then(|| vec![SERIAL.to_owned()]),
-            ..JobSpec::new()
-        };
-        Ok(RawJobSpec { identifier: Task::IDENTIFIER.to_owned(), payload: payload(&job)?, spec })
-    };
-    jobs.into_iter().map(row).collect()
-}
-
-/// A job as JSON, without the numbers that are zero as long as nothing happened: the time that a row takes goes by its size.
-fn payload(job: &Job) -> Result<Value, serde_json::Error> {
-    let mut payload = serde_json::to_value(job)?;
-    if let Some(fields) = payload.as_object_mut() {
-        fields.retain(|name, value| !(matches!(name.as_str(), "attempts" | "priority" | "stalls") && *value == 0));
-    }
-    Ok(payload)
-}
-
-/// The database's range is smaller than ours: what is beyond it never comes, as it wouldn't with us.
-fn chrono_time(time: Timestamp) -> chrono::DateTime<chrono::Utc> {
-    let nanoseconds = time.subsec_nanosecond().unsigned_abs();
-    chrono::DateTime::from_timestamp(time.as_second(), nanoseconds).unwrap_or(chrono::DateTime::UNIX_EPOCH)
 }
 
 impl fmt::Debug for Postgres {

@@ -10,8 +10,9 @@ use graphile_worker::{
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::{Instant, timeout};
 
+use super::row::SERIAL;
 use super::task::{Hands, Task};
-use super::{CONNECT_TIMEOUT, Postgres, SERIAL, pool};
+use super::{CONNECT_TIMEOUT, Postgres, pool};
 use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE, Takes};
 use crate::error::ProviderError;
 

@@ -13,7 +13,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{Postgres, rows};
+use super::Postgres;
+use super::row::{Row, rows, timestamp};
 use crate::consumer::{Consumer, MAX_PAUSE, MIN_PAUSE, Takes};
 use crate::flow::{Flow, Level};
 use crate::handler::{Verdict, Work};
@@ -86,15 +87,22 @@ impl Hands {
 
     /// Does what there is to do with one row; then the library deletes it, unless this fails: others have it then.
     async fn attempt(self, context: &WorkerContext, payload: Value) -> Result<(), &'static str> {
-        let (row, claims) = (*context.job().id(), *context.job().attempts());
+        let row = *context.job().id();
         self.progress().begin(row);
         let _slow = self.wait_for_room().await;
-        let verdict = match Job::deserialize(&payload) {
-            Ok(job) if job.check().is_ok() => {
+        let claimed = Row {
+            key: context.job().key().clone(),
+            run_at: *context.job().run_at(),
+            priority: *context.job().priority(),
+            stalls: context.job().attempts().saturating_sub(1),
+            payload,
+        };
+        let verdict = match claimed.job() {
+            Some(job) => {
                 let _in_hand = self.flow.take(1, job.num_bytes() as u64);
-                self.decide(with_stalls(job, claims), *context.job().run_at()).await
+                self.decide(job, timestamp(claimed.run_at)).await
             }
-            _ => self.bury_what_is_no_job(payload).await,
+            None => self.bury_what_is_no_job(claimed.payload).await,
         };
         let is_settled = match verdict {
             Verdict::Gone => true,
@@ -104,8 +112,7 @@ impl Hands {
         if is_settled { Ok(()) } else { Err("another process has taken the row over") }
     }
 
-    async fn decide(&self, job: Job, due: chrono::DateTime<chrono::Utc>) -> Verdict {
-        let due = Timestamp::from_microsecond(due.timestamp_micros()).unwrap_or(Timestamp::MAX);
+    async fn decide(&self, job: Job, due: Timestamp) -> Verdict {
         let was_made_due = job.run_at > due.saturating_add(TOLERANCE).unwrap_or(Timestamp::MAX);
         if was_made_due && self.takes != Takes::Everything && !job.is_due(Timestamp::now()) {
             return Verdict::Again(Box::new(job));
@@ -168,7 +175,7 @@ impl Hands {
         job: &Job,
     ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {
         let mut transaction = self.pool.begin().await?;
-        let added = rows(vec![job.clone()])?;
+        let added = rows(std::slice::from_ref(job))?;
         let keys = added.iter().filter_map(|row| row.spec.job_key.clone()).collect::<Vec<_>>();
         self.provider.lock_keys(&mut transaction, &keys).await?;
         let sql =
@@ -224,10 +231,4 @@ impl Progress {
             self.unsettled.insert(row, Instant::now());
         }
     }
-}
-
-/// A job with the ends of processes that its row tells of: it was claimed so many times, and this is the last of them.
-pub(super) fn with_stalls(job: Job, claims: i16) -> Job {
-    let stalls = u16::try_from(claims.saturating_sub(1)).unwrap_or(0);
-    if stalls == 0 { job } else { job.stalled(stalls) }
 }
