@@ -111,6 +111,8 @@ pub(crate) async fn consume(claims: &dyn Claims, consumer: &Consumer) {
             Some(()) = at_work.next() => {}
             _ = levels.changed() => {}
             () = tokio::time::sleep(pause), if failed => pause = (pause * 2).min(MAX_PAUSE),
+            // Others may have ended while so many were claimed as there was room for: more may wait.
+            () = std::future::ready(()), if found == room && self::room(consumer.concurrency, at_work.len(), level) > 0 => {}
             // What was found leaves more behind only when there was no room for it.
             () = claims.worth_a_look(now), if room > found && !failed => {}
         }
@@ -158,7 +160,12 @@ pub(crate) fn select<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
+
+    use futures::FutureExt as _;
     use serde_json::json;
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -168,6 +175,71 @@ mod tests {
         match queue {
             Some(queue) => job.in_queue(queue).expect("a queue"),
             None => job,
+        }
+    }
+
+    /// Takes a second for each claim, and hands out jobs in their order.
+    #[derive(Default)]
+    struct SlowClaims(Mutex<VecDeque<Job>>);
+
+    impl Claims for SlowClaims {
+        fn claim(&self, room: usize, _: Timestamp) -> BoxFuture<'_, Result<Vec<Job>, ProviderError>> {
+            async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                let mut jobs = self.0.lock().expect("free");
+                let found = room.min(jobs.len());
+                Ok(jobs.drain(..found).collect())
+            }
+            .boxed()
+        }
+
+        fn settle<'a>(&'a self, _: &'a Job, _: &'a Verdict) -> BoxFuture<'a, Result<(), ProviderError>> {
+            std::future::ready(Ok(())).boxed()
+        }
+
+        fn worth_a_look(&self, _: Timestamp) -> BoxFuture<'_, ()> {
+            tokio::time::sleep(Duration::from_secs(1)).boxed()
+        }
+    }
+
+    /// Each job takes as many milliseconds as its payload says.
+    #[derive(Debug)]
+    struct Sleeps(mpsc::UnboundedSender<String>);
+
+    impl Work for Sleeps {
+        fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
+            async move {
+                self.0.send(job.name.clone()).expect("somebody listens");
+                tokio::time::sleep(Duration::from_millis(job.payload.as_u64().expect("a number"))).await;
+                Verdict::Gone
+            }
+            .boxed()
+        }
+
+        fn bury(&self, _: Job) -> BoxFuture<'_, Verdict> {
+            std::future::ready(Verdict::Gone).boxed()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hands_that_come_free_during_a_claim_are_used() {
+        // Of two hands one is busy when the second job is claimed, and free when the claim answers.
+        let millis = [("short", 1_500), ("long", 10_000_000), ("next", 1)];
+        let jobs = millis.map(|(name, millis)| Job::new(name, json!(millis)).expect("a job"));
+        let claims = SlowClaims::default();
+        let (begun, mut begins) = mpsc::unbounded_channel();
+        let flow = Flow::new(1_000, 1 << 20);
+        let consumer = Consumer::new(Arc::new(Sleeps(begun)), flow, 2, CancellationToken::new(), Duration::ZERO);
+        claims.0.lock().expect("free").extend(jobs[..1].to_vec());
+        let watching = async {
+            assert_eq!(begins.recv().await.as_deref(), Some("short"));
+            claims.0.lock().expect("free").extend(jobs[1..].to_vec());
+            assert_eq!(begins.recv().await.as_deref(), Some("long"));
+            tokio::time::timeout(Duration::from_secs(60), begins.recv()).await
+        };
+        tokio::select! {
+            () = consume(&claims, &consumer) => unreachable!("nobody stops it"),
+            next = watching => assert_eq!(next.expect("in time").as_deref(), Some("next")),
         }
     }
 

@@ -140,6 +140,10 @@ impl Provider for Deferred {
         async move { self.get().await?.remove(ids).await }.boxed()
     }
 
+    fn take_waiting(&self) -> Vec<Job> {
+        self.provider.made.get().map(|provider| provider.take_waiting()).unwrap_or_default()
+    }
+
     fn take_all(&self) -> Vec<Job> {
         self.provider.made.get().map(|provider| provider.take_all()).unwrap_or_default()
     }

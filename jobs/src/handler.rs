@@ -52,6 +52,8 @@ pub struct Failure {
 enum Retry {
     Backoff,
     After(Duration),
+    NotBefore(Duration),
+    NotYet(Duration),
     Never,
 }
 
@@ -66,10 +68,22 @@ impl Failure {
         Self { message: message.into(), retry: Retry::Never }
     }
 
+    /// What the work needs isn't there, and nothing of it was tried: that is no attempt, and the job comes again after this
+    /// time, as often as it takes.
+    pub fn not_yet(message: impl Into<String>, delay: Duration) -> Self {
+        Self { message: message.into(), retry: Retry::NotYet(delay) }
+    }
+
     /// Tried again after this time, instead of the usual.
     #[must_use]
     pub fn retry_after(self, delay: Duration) -> Self {
         Self { retry: Retry::After(delay), ..self }
+    }
+
+    /// Not tried again before this time has passed, nor sooner than usual.
+    #[must_use]
+    pub fn not_before(self, delay: Duration) -> Self {
+        Self { retry: Retry::NotBefore(delay), ..self }
     }
 }
 
@@ -203,14 +217,16 @@ impl Dispatcher {
     }
 
     async fn failed(&self, job: Job, failure: Failure) -> Verdict {
-        let attempts = job.attempts.saturating_add(1);
+        let attempts = job.attempts.saturating_add(u16::from(!matches!(failure.retry, Retry::NotYet(_))));
         tracing::warn!(job = %job.id, name = job.name, attempts, error = failure.message, "an attempt failed");
         // Not every provider keeps the character 0.
         let job = Job { attempts, last_error: Some(failure.message.replace('\0', "")), ..job };
         let pause = match failure.retry {
             Retry::Never => return self.bury_once(job).await,
+            Retry::NotYet(delay) => delay,
             _ if attempts >= job.max_attempts => return self.bury_once(job).await,
             Retry::After(delay) => delay,
+            Retry::NotBefore(delay) => delay.max(backoff::delay(attempts)),
             Retry::Backoff => backoff::delay(attempts),
         };
         Verdict::Again(Box::new(later(job, pause)))
@@ -250,7 +266,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dead_letter::StoredDeadLetters;
+    use crate::dead_letter::{DeadLetter, StoredDeadLetters};
 
     struct Endless;
 
@@ -258,6 +274,71 @@ mod tests {
         fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, Result<(), Failure>> {
             std::future::pending().boxed()
         }
+    }
+
+    /// Fails as it was told.
+    struct Fails(Failure);
+
+    impl Handler for Fails {
+        fn handle<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, Result<(), Failure>> {
+            std::future::ready(Err(self.0.clone())).boxed()
+        }
+    }
+
+    /// Keeps nothing.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl DeadLetters for Broken {
+        fn bury<'a>(&'a self, _: &'a Job) -> BoxFuture<'a, Result<(), ProviderError>> {
+            std::future::ready(Err(ProviderError::new("dead letters", "are full"))).boxed()
+        }
+
+        fn list(&self, _: usize) -> BoxFuture<'_, Result<Vec<DeadLetter>, ProviderError>> {
+            std::future::ready(Ok(Vec::new())).boxed()
+        }
+
+        fn get(&self, _: JobId) -> BoxFuture<'_, Result<Option<DeadLetter>, ProviderError>> {
+            std::future::ready(Ok(None)).boxed()
+        }
+
+        fn remove(&self, _: JobId) -> BoxFuture<'_, Result<(), ProviderError>> {
+            std::future::ready(Ok(())).boxed()
+        }
+    }
+
+    /// What becomes of a job that fails so: how many attempts it has behind it, and in how many seconds it comes again.
+    async fn after(failure: Failure, job: Job) -> Option<(u16, f64)> {
+        let dispatcher = Dispatcher::new(Arc::new(Broken)).with_handler("fails", Arc::new(Fails(failure)));
+        match dispatcher.attempt(job).await {
+            Verdict::Again(job) => Some((job.attempts, Timestamp::now().duration_until(job.run_at).as_secs_f64())),
+            Verdict::Gone => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_says_when_the_job_comes_again() {
+        let job = || Job { attempts: 4, ..Job::new("fails", json!(1)).expect("a job") };
+        let usual = 100.0..190.0;
+        let (attempts, pause) = after(Failure::new("in vain"), job()).await.expect("again");
+        assert!(attempts == 5 && usual.contains(&pause), "{attempts} {pause}");
+        let soon = Failure::new("in vain").not_before(Duration::ZERO);
+        let (attempts, pause) = after(soon, job()).await.expect("again");
+        assert!(attempts == 5 && usual.contains(&pause), "who is asked to wait is not called more often: {pause}");
+        let (_, pause) =
+            after(Failure::new("in vain").not_before(Duration::from_secs(900)), job()).await.expect("again");
+        assert!((890.0..901.0).contains(&pause), "{pause}");
+        let last = Job { attempts: 25, ..job() };
+        let (attempts, pause) =
+            after(Failure::not_yet("away", Duration::from_secs(60)), last).await.expect("again, however often");
+        assert!(attempts == 25 && (59.0..61.0).contains(&pause), "{attempts} {pause}");
+    }
+
+    #[tokio::test]
+    async fn a_job_that_cannot_be_put_among_the_dead_stays() {
+        let job = Job::new("fails", json!(1)).expect("a job");
+        let (_, pause) = after(Failure::fatal("hopeless"), job).await.expect("it stays");
+        assert!((58.0..61.0).contains(&pause), "{pause}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,16 +4,19 @@
 //! its [`handler`]. Owns providers, failover and the promise *at least once*. Does not own what jobs do.
 
 mod backoff;
+pub mod batches;
 pub mod breaker;
 pub mod clickhouse;
 pub mod consumer;
 pub mod dead_letter;
 pub mod deferred;
+mod ending;
 pub mod error;
 pub mod flow;
 pub mod handler;
 pub mod job;
 pub mod memory;
+mod mover;
 pub mod observer;
 pub mod postgres;
 pub mod provider;

@@ -50,6 +50,8 @@ struct Jobs {
     /// Those at work.
     claimed: HashMap<JobId, Job>,
     num_bytes: usize,
+    /// Whether the process ends, and no more are taken.
+    is_closed: bool,
 }
 
 impl Memory {
@@ -79,6 +81,9 @@ impl Memory {
             return Err(self.full(format!("it takes jobs of the next {:?} only", self.limits.max_delay)));
         }
         let mut held = self.lock();
+        if held.is_closed {
+            return Err(self.full("the process ends".to_owned()));
+        }
         // All or none. That some may take the place of others isn't counted: then it is full a little early.
         let num_bytes = jobs.iter().map(Job::num_bytes).sum::<usize>();
         let MemoryLimits { max_jobs, max_bytes, .. } = self.limits;
@@ -218,8 +223,15 @@ impl Provider for Memory {
         std::future::ready(Ok(removed)).boxed()
     }
 
+    fn take_waiting(&self) -> Vec<Job> {
+        let mut jobs = self.lock();
+        jobs.is_closed = true;
+        let ids = jobs.waiting.keys().copied().collect::<Vec<_>>();
+        ids.into_iter().filter_map(|id| jobs.remove(id)).collect()
+    }
+
     fn take_all(&self) -> Vec<Job> {
-        let jobs = std::mem::take(&mut *self.lock());
+        let jobs = std::mem::replace(&mut *self.lock(), Jobs { is_closed: true, ..Jobs::default() });
         jobs.claimed.into_values().chain(jobs.waiting.into_values()).collect()
     }
 

@@ -6,8 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, join_all};
+use futures::future::join_all;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -15,11 +14,11 @@ use crate::breaker::BreakerState;
 use crate::consumer::{Consumer, Takes};
 use crate::error::{EnqueueError, InvalidJob};
 use crate::flow::{Flow, Level};
-use crate::handler::{Verdict, Work};
+use crate::handler::Work;
 use crate::job::Job;
+use crate::mover::{MOVES, Mover};
 use crate::observer::Observer;
 use crate::provider::{Depth, Durability, Provider};
-use crate::spool::{Spool, SpoolError};
 use crate::tier::Tier;
 
 /// The longest that one provider is waited for.
@@ -31,10 +30,6 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 
 /// How often broken providers are looked at.
 const PROBE_INTERVAL: Duration = Duration::from_millis(250);
-
-/// How many jobs are moved at once, and the pause of each: live work goes first.
-const MOVES: usize = 4;
-const MOVE_PAUSE: Duration = Duration::from_millis(10);
 
 /// How much may be on its way without anybody who waits for it.
 const MAX_UNAWAITED_JOBS: u64 = 1_000;
@@ -136,7 +131,7 @@ impl Queue {
                 Err(error) => {
                     tracing::warn!(provider = tier.name(), %error, "this provider of jobs does not work yet");
                     tier.breaker.open();
-                    broken.push((tier.name().to_owned(), error.message));
+                    broken.push((tier.name().to_owned(), error.to_string()));
                 }
             }
         }
@@ -147,7 +142,8 @@ impl Queue {
         Ok(Self(Arc::new(Shared { tiers, unawaited, tasks: TaskTracker::new(), observer })))
     }
 
-    /// Gives jobs to the first provider that takes all of them.
+    /// Gives jobs to the first provider that takes all of them within [`DEADLINE`]: of many, send a
+    /// [batch](crate::batches::first_batch) at a time.
     ///
     /// # Order
     /// Jobs of serial queues run in the first persistent provider of the list only. What a stand-in has of them waits there
@@ -186,7 +182,7 @@ impl Queue {
 
     /// Where jobs may go of the first `end` providers, in the order in which they are tried. Those of serial queues follow the
     /// ones that were sent before, to the last place where such ones wait.
-    async fn places(&self, jobs: &[Job], end: usize) -> &[Tier] {
+    pub(crate) async fn places(&self, jobs: &[Job], end: usize) -> &[Tier] {
         let tiers = &self.0.tiers[..end];
         if jobs.iter().any(Job::is_serial) {
             for (index, tier) in tiers.iter().enumerate().rev().filter(|(index, _)| self.stands_in(*index)) {
@@ -204,7 +200,7 @@ impl Queue {
         tiers[index].is_persistent() && tiers[..index].iter().any(Tier::is_persistent)
     }
 
-    async fn ask(&self, tier: &Tier, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
+    pub(crate) async fn ask(&self, tier: &Tier, jobs: &[Job], least: Durability) -> Result<(), EnqueueError> {
         let asked = Instant::now();
         let outcome = tier.try_enqueue(jobs, least).await;
         let word = outcome.as_ref().err().map_or("accepted", EnqueueError::as_str);
@@ -257,28 +253,16 @@ impl Queue {
         join_all(tiers).await;
     }
 
-    /// Ends in good order, when nobody enqueues any more and the consumer has stopped: waits for the jobs on their way, and
-    /// keeps what would end with the process in the first provider that takes it, else in `spool`.
-    ///
-    /// # Errors
-    /// When jobs are lost: nobody took them, and they could not be written either.
-    pub async fn close(&self, spool: &Spool) -> Result<(), SpoolError> {
-        self.0.tasks.close();
-        self.0.tasks.wait().await;
-        let jobs = self.0.tiers.iter().flat_map(|tier| tier.provider.take_all()).collect::<Vec<_>>();
-        if jobs.is_empty() {
-            return Ok(());
-        }
-        for tier in self.0.tiers.iter().filter(|tier| tier.provider.capabilities().accepts_recovery_flush) {
-            if self.ask(tier, &jobs, Durability::Persistent).await.is_ok() {
-                tracing::info!(provider = tier.name(), jobs = jobs.len(), "jobs in memory are kept there");
-                self.0.observer.flushed(tier.name(), jobs.len());
-                return Ok(());
-            }
-        }
-        spool.write(&jobs).await?;
-        self.0.observer.flushed("spool", jobs.len());
-        Ok(())
+    pub(crate) fn tiers(&self) -> &[Tier] {
+        &self.0.tiers
+    }
+
+    pub(crate) fn tasks(&self) -> &TaskTracker {
+        &self.0.tasks
+    }
+
+    pub(crate) fn observer(&self) -> &dyn Observer {
+        &*self.0.observer
     }
 
     /// Handles the jobs of one provider, or moves them to a better one, as long as the consumer isn't told to stop.
@@ -324,7 +308,8 @@ impl Queue {
     pub fn mode(&self, status: &[ProviderStatus]) -> Mode {
         let holds = |status: &ProviderStatus| status.depth.as_ref().is_ok_and(|depth| depth.due + depth.scheduled > 0);
         let stands_in = |(index, _): &(usize, &ProviderStatus)| self.better_than(*index).is_some();
-        if status.iter().any(|status| status.breaker != BreakerState::Closed) {
+        let is_broken = |status: &ProviderStatus| status.breaker != BreakerState::Closed || status.depth.is_err();
+        if status.iter().any(is_broken) {
             Mode::Degraded
         } else if status.iter().enumerate().filter(stands_in).any(|(_, status)| holds(status)) {
             Mode::Recovering
@@ -336,38 +321,6 @@ impl Queue {
     /// How every provider stands, in their order.
     pub async fn status(&self) -> Vec<ProviderStatus> {
         join_all(self.0.tiers.iter().map(Tier::status)).await
-    }
-}
-
-/// Moves jobs of a provider that stood in to a better one: copied, acknowledged, and only then deleted.
-#[derive(Debug)]
-struct Mover {
-    queue: Queue,
-    from: usize,
-    work: Arc<dyn Work>,
-}
-
-impl Work for Mover {
-    fn attempt(&self, job: Job) -> BoxFuture<'_, Verdict> {
-        async move {
-            tokio::time::sleep(MOVE_PAUSE).await;
-            let jobs = std::slice::from_ref(&job);
-            let place = self.queue.places(jobs, self.from).await.iter().find(|tier| tier.is_usable());
-            match place {
-                Some(tier) if tier.try_enqueue(jobs, Durability::Persistent).await.is_ok() => Verdict::Gone,
-                Some(_) => Verdict::Again(Box::new(job)),
-                None => {
-                    // Older ones of its queue are where nobody can reach them now.
-                    tokio::time::sleep(DEADLINE).await;
-                    Verdict::Again(Box::new(job))
-                }
-            }
-        }
-        .boxed()
-    }
-
-    fn bury(&self, job: Job) -> BoxFuture<'_, Verdict> {
-        self.work.bury(job)
     }
 }
 

@@ -31,7 +31,8 @@ impl Repeating {
     }
 
     async fn attempt_once(&self, job: Job) -> Verdict {
-        match job.occurrence(Timestamp::now()) {
+        // A clock that is ahead of ours may have handed it out: the next one comes after this one all the same.
+        match job.occurrence(Timestamp::now().max(job.run_at)) {
             Ok(None) => {}
             Ok(Some(next)) => {
                 if let Err(error) = self.queue.enqueue(&[next], Durability::Persistent).await {

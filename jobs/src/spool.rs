@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
+use crate::batches::first_batch;
 use crate::job::{Job, JobId};
 use crate::provider::Durability;
 use crate::queue::{Queue, QueueError};
@@ -61,11 +62,10 @@ impl Spool {
     pub async fn write(&self, jobs: &[Job]) -> Result<(), SpoolError> {
         let (folder, num_jobs) = (self.folder.clone(), jobs.len());
         let path = folder.join(format!("{}.{ENDING}", JobId::new()));
-        let lines = jobs.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>();
         let failed = |source| SpoolError::Write { path: path.clone(), jobs: num_jobs, source };
-        let text = lines.map_err(|error| failed(error.into()))?.join("\n");
+        let text = lines(jobs).map_err(failed)?;
         let target = path.clone();
-        tokio::task::spawn_blocking(move || write_synced(&folder, &target, text.as_bytes()))
+        tokio::task::spawn_blocking(move || write_synced(&folder, &target, &text))
             .await
             .unwrap_or_else(|error| Err(io::Error::other(error)))
             .map_err(failed)?;
@@ -73,38 +73,53 @@ impl Spool {
         Ok(())
     }
 
-    /// Brings the jobs of all files back into the queue; returns how many. Lines that are no jobs stay in a file beside.
+    /// Brings the jobs of all files back into the queue, batch by batch; returns how many. Lines that are no jobs stay in a file
+    /// beside.
     ///
     /// # Errors
-    /// When a file can't be read or nobody takes its jobs. Files that were brought back before are gone.
+    /// When a file can't be read or nobody takes its jobs. What was brought back before is gone from the files.
     pub async fn replay(&self, queue: &Queue) -> Result<usize, SpoolError> {
         let mut num_jobs = 0;
         for path in self.files()? {
-            let text =
-                std::fs::read_to_string(&path).map_err(|source| SpoolError::Read { path: path.clone(), source })?;
-            let (mut jobs, mut broken) = (Vec::new(), Vec::new());
-            for line in text.lines().filter(|line| !line.trim().is_empty()) {
-                match serde_json::from_str::<Job>(line) {
-                    Ok(job) if job.check().is_ok() => jobs.push(job),
-                    _ => broken.push(line),
-                }
-            }
-            if !jobs.is_empty() {
-                let taken = queue.enqueue(&jobs, Durability::Persistent).await;
+            let jobs = self.read(&path).map_err(|source| SpoolError::Read { path: path.clone(), source })?;
+            let mut rest = jobs.as_slice();
+            while !rest.is_empty() {
+                let batch = first_batch(rest);
+                let taken = queue.enqueue(batch, Durability::Persistent).await;
                 taken.map_err(|source| SpoolError::Refused { path: path.clone(), source })?;
+                rest = &rest[batch.len()..];
+                num_jobs += batch.len();
+                // So that a process that ends now brings back once what it has brought back.
+                self.leave(&path, rest).map_err(|source| SpoolError::Read { path: path.clone(), source })?;
             }
-            let settle = || -> io::Result<()> {
-                if !broken.is_empty() {
-                    let beside = path.with_extension("corrupt");
-                    tracing::error!(path = %beside.display(), lines = broken.len(), "these lines are no jobs; they are kept there");
-                    write_synced(&self.folder, &beside, broken.join("\n").as_bytes())?;
-                }
-                std::fs::remove_file(&path)
-            };
-            settle().map_err(|source| SpoolError::Read { path: path.clone(), source })?;
-            num_jobs += jobs.len();
         }
         Ok(num_jobs)
+    }
+
+    /// The jobs of a file, which is gone when there are none.
+    fn read(&self, path: &Path) -> io::Result<Vec<Job>> {
+        let text = std::fs::read_to_string(path)?;
+        let (mut jobs, mut broken) = (Vec::new(), Vec::new());
+        for line in text.lines().filter(|line| !line.trim().is_empty()) {
+            match serde_json::from_str::<Job>(line) {
+                Ok(job) if job.check().is_ok() => jobs.push(job),
+                _ => broken.push(line),
+            }
+        }
+        if !broken.is_empty() {
+            let beside = path.with_extension("corrupt");
+            tracing::error!(path = %beside.display(), lines = broken.len(), "these lines are no jobs; they are kept there");
+            write_synced(&self.folder, &beside, broken.join("\n").as_bytes())?;
+        }
+        if !broken.is_empty() || jobs.is_empty() {
+            self.leave(path, &jobs)?;
+        }
+        Ok(jobs)
+    }
+
+    /// Leaves these jobs in a file, and no others.
+    fn leave(&self, path: &Path, jobs: &[Job]) -> io::Result<()> {
+        if jobs.is_empty() { std::fs::remove_file(path) } else { write_synced(&self.folder, path, &lines(jobs)?) }
     }
 
     fn files(&self) -> Result<Vec<PathBuf>, SpoolError> {
@@ -123,6 +138,12 @@ impl Spool {
         files.sort_unstable();
         Ok(files)
     }
+}
+
+/// Jobs as JSON, one a line.
+fn lines(jobs: &[Job]) -> io::Result<Vec<u8>> {
+    let lines = jobs.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
+    Ok(lines.join("\n").into_bytes())
 }
 
 /// Writes a file that is whole under its name, or not there.

@@ -109,6 +109,30 @@ pub(crate) enum PlaceKind {
     },
 }
 
+impl PlaceKind {
+    /// What tells it from other places, never shown; `None` for memory, which is nobody else's.
+    fn location(&self) -> Option<String> {
+        let prefixed = |prefix: &str| prefix.trim_matches('/').to_owned();
+        let parts = match self {
+            Self::Memory(_) => return None,
+            Self::Postgres { url, schema } => ["postgres", url.expose(), schema].map(str::to_owned).to_vec(),
+            Self::S3 { connection, bucket, prefix } => {
+                let endpoint = connection.endpoint_url.as_ref().map(ToString::to_string).unwrap_or_default();
+                vec!["s3".to_owned(), endpoint, bucket.clone(), prefixed(prefix)]
+            }
+            Self::Gcs { bucket, prefix, .. } => vec!["gcs".to_owned(), bucket.clone(), prefixed(prefix)],
+            Self::Azure { account, container, prefix, .. } => {
+                vec!["azure".to_owned(), account.clone(), container.clone(), prefixed(prefix)]
+            }
+            Self::ClickHouse { connection, table } => {
+                vec!["clickhouse".to_owned(), connection.url.to_string(), connection.database.clone(), table.clone()]
+            }
+            Self::Files { folder } => vec!["files".to_owned(), folder.display().to_string()],
+        };
+        Some(parts.join("\n"))
+    }
+}
+
 impl JobsConfig {
     /// Memory, and files in `folder`: what works without anything else.
     pub(crate) fn embedded(folder: impl Into<PathBuf>) -> Self {
@@ -228,6 +252,15 @@ fn places(
     });
     let places = read.collect::<Vec<_>>();
     unique(check, "providers", places.iter().map(|place| place.name.as_str()));
+    for (index, place) in places.iter().enumerate() {
+        let location = place.kind.location();
+        let is_same = |other: &&Place| location.is_some() && other.kind.location() == location;
+        if let Some(other) = places[..index].iter().find(is_same) {
+            // Jobs that are moved from one to the other would be deleted where they arrived.
+            let why = format!("keeps jobs where {:?} does; leave one of them out", other.name);
+            check.fault(&format!("providers[{index}]"), why);
+        }
+    }
     if places.iter().all(|place| matches!(place.kind, PlaceKind::Memory(_))) && check.faults.is_empty() {
         check.fault(
             "providers",

@@ -38,6 +38,7 @@ use temporalio_client::Client;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use self::clean_up::CleanUp;
 use self::configuration::{JobsConfig, RawJobs};
@@ -85,6 +86,8 @@ pub(crate) struct JobQueue {
     plugins: PluginHost,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
+    /// Looks after broken providers to the very end: what is in memory has to go somewhere.
+    _watch: AbortOnDropHandle<()>,
 }
 
 impl JobQueue {
@@ -124,18 +127,18 @@ impl JobQueue {
                 let queue = queue.clone();
                 async move { queue.consume(&consumer).await }
             }),
-            tokio::spawn({
-                let (queue, stop) = (queue.clone(), stop.clone());
-                async move { queue.watch(stop).await }
-            }),
             tokio::spawn(note_status(queue.clone(), metrics, stop.clone())),
         ];
+        let watch = AbortOnDropHandle::new(tokio::spawn({
+            let queue = queue.clone();
+            async move { queue.watch(CancellationToken::new()).await }
+        }));
         let ends = RunEnds {
             queue: queue.clone(),
             webhooks: config.webhooks.clone(),
             retry_failed: config.retry_failed.clone(),
         };
-        Ok(Self { queue, ends, spool, plugins, stop, tasks })
+        Ok(Self { queue, ends, spool, plugins, stop, tasks, _watch: watch })
     }
 
     /// Where the ends of runs are told.
@@ -148,15 +151,17 @@ impl JobQueue {
         self.plugins.transforms()
     }
 
-    /// Begins no more jobs. Those that runs make at their ends are still taken.
+    /// Begins no more jobs, and keeps those that wait in memory where they survive. Those that runs make at their ends are
+    /// still taken.
     pub(crate) fn wind_up(&self) {
         self.stop.cancel();
+        self.queue.wind_up(&self.spool);
     }
 
     /// Stops in good order: no new jobs, those at work end until `deadline`, and what is in memory is kept. A provider that
     /// doesn't answer holds nothing up: what it handed out comes again.
     pub(crate) async fn stop(self, deadline: Instant) {
-        self.stop.cancel();
+        self.wind_up();
         for mut task in self.tasks {
             match timeout_at(deadline, &mut task).await {
                 Ok(Ok(())) => {}

@@ -204,7 +204,7 @@ fn judge(name: &str, answer: &reqwest::Response) -> Result<(), Failure> {
     let seconds = answer.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let failure = Failure::new(message);
     Err(match seconds {
-        Some(seconds) => failure.retry_after(Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
+        Some(seconds) => failure.not_before(Duration::from_secs(seconds).min(MAX_RETRY_AFTER)),
         None => failure,
     })
 }

@@ -382,6 +382,10 @@ fn what_is_wrong_with_jobs_is_said_in_one_sentence() {
         ("providers:\n  - {type: clickhouse, connection: nowhere}\n", "providers[0].connection"),
         ("providers:\n  - {type: azure, account: a, container: c, access_key: hunter2}\n", "providers[0].access_key"),
         ("providers:\n  - type: memory\n", "needs one that keeps jobs on a disk"),
+        (
+            "providers:\n  - {type: files, folder: jobs}\n  - {type: files, name: other, folder: jobs}\n",
+            "providers[1]: keeps jobs where \"files\" does; leave one of them out",
+        ),
         ("providers:\n  - type: files\n    bucket: b\n", "doesn't belong to files; its fields are folder"),
         ("providers:\n  - type: files\n  - type: files\n", "\"files\" is taken"),
         ("providers:\n  - type: postgres\n    url: postgres://me:hunter2@db/x\n", "providers[0].url"),

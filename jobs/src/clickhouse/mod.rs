@@ -194,7 +194,9 @@ impl ClickHouse {
         };
         let _reads = Reads::begin(&self.shared.reads);
         tokio::select! {
-            // What is at work when the lease is lost is left alone: another reader has it now.
+            // A process that stood still looks at its lease first. What is at work when the lease is lost is left alone: another
+            // reader has it now.
+            biased;
             () = lease.keep() => {}
             () = reading => {}
             () = making_room => {}

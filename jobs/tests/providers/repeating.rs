@@ -23,6 +23,22 @@ fn repeated(payload: Value) -> Job {
     Job::new(WORK, payload).and_then(|job| job.repeated(repetition)).expect("a job")
 }
 
+/// By the clock of the provider it is due; by ours, which is behind, not yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_occurrence_that_comes_early_is_not_its_own_successor() {
+    let provider = Files::fresh().await;
+    let provider = provider.open();
+    let queue = Queue::start(vec![Arc::clone(&provider)], Arc::new(NoObserver)).await.expect("works");
+    let rig = Rig::new(Arc::clone(&provider));
+    let early = repeated(json!({}));
+    assert!(early.run_at > Timestamp::now());
+    let verdict = Repeating::new(rig.work(), queue).attempt(early.clone()).await;
+    assert_eq!(verdict, jobs::handler::Verdict::Gone);
+    let waiting = provider.waiting(9).await.expect("works");
+    assert_eq!(waiting.len(), 1);
+    assert!(waiting[0].run_at > early.run_at && waiting[0].id != early.id, "{waiting:?}");
+}
+
 async fn each_occurrence_leaves_one_behind<P: Place>() {
     let place = P::fresh().await;
     let provider = place.open();
