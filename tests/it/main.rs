@@ -21,6 +21,7 @@ mod job_chaos;
 mod job_faults;
 mod job_outages;
 mod job_queue;
+mod job_readers;
 mod kill_points;
 mod matrix;
 mod memory;
