@@ -18,6 +18,7 @@ mod failures;
 mod golden;
 mod http_proxy;
 mod job_chaos;
+mod job_ends;
 mod job_faults;
 mod job_outages;
 mod job_queue;
