@@ -95,8 +95,12 @@ def _jobs(*rounds: dict[str, int]) -> str:
     return (
         f"## Chaos around jobs\n\n{found['jobs']:,} jobs accepted by a provider on a disk: 0 lost,"
         f" {found['twice']} calls of a webhook more than once, {found['serial']:,} of a serial queue"
-        " whose own place alone broke: all in their order.\n\n| what happened, at random | times |\n|---|---|\n"
-        + "".join(f"| {name} | {times} |\n" for name, times in kinds)
+        " whose own place alone broke: all in their order. A job that no fault met ran once; one that ran again had met"
+        " a fault for each call after the first.\n\n"
+        "Services are real, and are really stopped and renamed. Simulated are the network (by a relay in front of each"
+        " service), a service that is full or doesn't know its bucket (as the table says), and clocks (by a library"
+        " that is loaded first). Outages come in a random order, each of them before any comes again.\n\n"
+        "| what happened | times |\n|---|---|\n" + "".join(f"| {name} | {times} |\n" for name, times in kinds)
     )
 
 

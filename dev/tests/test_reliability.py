@@ -13,7 +13,7 @@ FIGURES = {
         "faults": {"worker killed": 4, "S3: lost reply": 1},
     },
     "job-chaos First": {"jobs": 26, "serial": 20, "twice": 1, "accepted by files": 2, "a worker killed": 3},
-    "job-chaos Everything": {"jobs": 40, "serial": 0, "twice": 0, "accepted by files": 4},
+    "job-chaos Everything": {"jobs": 40, "serial": 0, "twice": 0, "accepted by files": 4, "S3: slow": 0},
     "fuzz-arrow-reader": {"inputs": 245276, "panics": 0},
     "fuzz-configuration": {"inputs": 1030, "panics": 0},
     "kill-points Part 2": {"Part 2": [1, 1]},
@@ -37,6 +37,7 @@ class Page(unittest.TestCase):
             "| worker killed | 4 |",
             "66 jobs accepted by a provider on a disk: 0 lost, 1 calls of a webhook more than once, 20",
             "| a worker killed | 3 |",
+            "| S3: slow | 0 |",
             "| arrow-reader | 245,276 | 0 |",
             "| 400 columns | Parquet, none | 225 MiB | 256 MiB |",
         ):

@@ -1,6 +1,6 @@
 //! The places that keep jobs, and how each of them breaks: a real Postgres and a real S3 of the test's own, and ClickHouse.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 
@@ -56,6 +56,41 @@ impl Place {
     }
 }
 
+/// Outages of some places, in such an order that each of them comes before any comes again.
+pub(crate) struct Deck {
+    random: Random,
+    all: Vec<(Place, Outage)>,
+    left: Vec<(Place, Outage)>,
+    drawn: usize,
+}
+
+impl Deck {
+    pub(crate) fn new(places: &[Place], seed: u64) -> Self {
+        let of_place = |place: &Place| place.outages().iter().map(|outage| (*place, *outage)).collect::<Vec<_>>();
+        Self { random: Random::new(seed), all: places.iter().flat_map(of_place).collect(), left: Vec::new(), drawn: 0 }
+    }
+
+    /// The next one.
+    pub(crate) fn draw(&mut self) -> (Place, Outage) {
+        if self.left.is_empty() {
+            self.left.clone_from(&self.all);
+            self.random.shuffle(&mut self.left);
+        }
+        self.drawn += 1;
+        self.left.pop().expect("every place has outages")
+    }
+
+    /// Whether each has come.
+    pub(crate) const fn is_through(&self) -> bool {
+        self.drawn >= self.all.len()
+    }
+
+    /// What all of them are called.
+    pub(crate) fn titles(&self) -> impl Iterator<Item = String> {
+        self.all.iter().map(|(place, outage)| title(*place, *outage))
+    }
+}
+
 /// The places, each behind a network.
 pub(crate) struct Places {
     services: OwnServices,
@@ -107,13 +142,10 @@ impl Places {
         ]
     }
 
-    /// Breaks a place that works, in a random way.
-    pub(crate) async fn break_one(&mut self, place: Place, random: &mut Random) {
-        if self.broken.contains_key(&place) {
-            return;
-        }
-        let outage = random.pick(place.outages());
-        *self.times.entry(format!("{place:?}: {}", name(outage))).or_default() += 1;
+    /// Breaks a place; what it had before is over.
+    pub(crate) async fn break_one(&mut self, place: Place, outage: Outage) {
+        self.heal(place).await;
+        *self.times.entry(title(place, outage)).or_default() += 1;
         self.broken.insert(place, outage);
         match (place, outage) {
             (Place::Postgres, Outage::Stopped) => self.services.stop_one("postgres"),
@@ -145,12 +177,6 @@ impl Places {
             _ => {}
         }
         self.relay(place).set(Network::Up);
-    }
-
-    pub(crate) async fn heal_all(&mut self) {
-        for place in [Place::Postgres, Place::S3, Place::ClickHouse] {
-            self.heal(place).await;
-        }
     }
 
     const fn relay(&self, place: Place) -> &Relay {
@@ -206,19 +232,38 @@ impl Places {
 }
 
 /// Host and port of an address.
-fn address(url: &str) -> String {
+pub(crate) fn address(url: &str) -> String {
     let url = url.parse::<reqwest::Url>().expect("an address");
     format!("{}:{}", url.host_str().expect("a host"), url.port_or_known_default().unwrap_or(5432))
 }
 
-const fn name(outage: Outage) -> &'static str {
-    match outage {
-        Outage::Stopped => "stopped",
-        Outage::Full => "full",
-        Outage::Wrong => "gone from its server",
-        Outage::Cut(Network::Refuses) => "refuses connections",
-        Outage::Cut(Network::Hangs) => "cut off",
-        Outage::Cut(Network::Mute) => "answers get lost",
-        Outage::Cut(Network::Slow | Network::Up) => "slow",
+/// What an outage is called on the page of what was broken, which says what isn't quite the real thing.
+fn title(place: Place, outage: Outage) -> String {
+    let name = match (place, outage) {
+        (_, Outage::Stopped) => "stopped",
+        (Place::Postgres, Outage::Full) => "full (a constraint refuses rows)",
+        (_, Outage::Full) => "full (507 for each object)",
+        (Place::Postgres, Outage::Wrong) => "gone from its server (renamed)",
+        (_, Outage::Wrong) => "gone from its server (404 for each request)",
+        (_, Outage::Cut(Network::Refuses)) => "refuses connections",
+        (_, Outage::Cut(Network::Hangs)) => "cut off",
+        (_, Outage::Cut(Network::Mute)) => "answers get lost",
+        (_, Outage::Cut(Network::Slow | Network::Up)) => "slow",
+    };
+    format!("{place:?}: {name}")
+}
+
+#[test]
+fn every_outage_comes_before_any_comes_again() {
+    let mut deck = Deck::new(&[Place::Postgres, Place::S3, Place::ClickHouse], 7);
+    let mut orders = Vec::new();
+    for _ in 0..2 {
+        assert_eq!(deck.is_through(), !orders.is_empty());
+        let order = (0..deck.all.len()).map(|_| deck.draw()).map(|(place, outage)| title(place, outage));
+        orders.push(order.collect::<Vec<_>>());
     }
+    let sorted = |order: &[String]| order.iter().cloned().collect::<BTreeSet<_>>();
+    let all = deck.titles().collect::<BTreeSet<_>>();
+    assert_eq!((all.len(), sorted(&orders[0]), sorted(&orders[1])), (18, all.clone(), all.clone()));
+    assert_ne!(orders[0], orders[1]);
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::bench::{Bench, MANY_ROWS, until};
 use crate::cli::{Folder, Run};
@@ -15,7 +15,7 @@ use crate::services::required;
 /// Keeps what is sent to it; refuses the first calls.
 pub(crate) struct Receiver {
     pub(crate) url: String,
-    calls: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<(Instant, String)>>>,
 }
 
 impl Receiver {
@@ -26,21 +26,11 @@ impl Receiver {
         let heard = Arc::clone(&calls);
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
-                let mut request = Vec::new();
-                while !is_whole(&request) {
-                    let mut bytes = [0; 4096];
-                    match stream.read(&mut bytes).await {
-                        Ok(0) | Err(_) => break,
-                        Ok(read) => request.extend_from_slice(&bytes[..read]),
-                    }
-                }
-                if !is_whole(&request) {
-                    // The caller died in the middle.
-                    continue;
-                }
+                // Else the caller died in the middle.
+                let Some(request) = read_call(&mut stream).await else { continue };
                 let number = {
                     let mut heard = heard.lock().unwrap_or_else(PoisonError::into_inner);
-                    heard.push(String::from_utf8_lossy(&request).into_owned());
+                    heard.push((Instant::now(), request));
                     heard.len()
                 };
                 let answer = if number <= refused { "503 Unavailable\r\nretry-after: 1" } else { "204 No Content" };
@@ -52,8 +42,31 @@ impl Receiver {
     }
 
     pub(crate) fn calls(&self) -> Vec<String> {
+        self.calls_with_times().into_iter().map(|(_, call)| call).collect()
+    }
+
+    /// What was sent, and when.
+    pub(crate) fn calls_with_times(&self) -> Vec<(Instant, String)> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+/// One call; `None` when the caller goes away before it is whole.
+pub(crate) async fn read_call(stream: &mut TcpStream) -> Option<String> {
+    let mut request = Vec::new();
+    while !is_whole(&request) {
+        let mut bytes = [0; 4096];
+        match stream.read(&mut bytes).await {
+            Ok(0) | Err(_) => return None,
+            Ok(read) => request.extend_from_slice(&bytes[..read]),
+        }
+    }
+    Some(String::from_utf8_lossy(&request).into_owned())
+}
+
+/// The id of the job that calls.
+pub(crate) fn job_of(call: &str) -> String {
+    call.lines().find_map(|line| line.strip_prefix("webhook-id: ")).expect("an id").trim().to_owned()
 }
 
 fn is_whole(request: &[u8]) -> bool {
@@ -79,6 +92,26 @@ impl Bench {
     pub(crate) fn write_jobs_file(&mut self, yaml: &str) {
         std::fs::write(self.file("jobs.yaml"), yaml).expect("a file");
         self.arguments.extend(["--jobs".to_owned(), self.file("jobs.yaml").display().to_string()]);
+    }
+
+    /// The payload of a job that calls the webhook `ops`, of an invented run.
+    pub(crate) fn call_of(&self, number: usize) -> String {
+        let run = json!({
+            "run_id": format!("run {number}"), "export_id": self.name, "workflow_id": null, "status": "Cancelled",
+            "interval_start": "2026-01-01T00:00:00Z", "interval_end": "2026-01-01T01:00:00Z", "attempt": 1, "rows": 0, "bytes": 0,
+            "files": [], "error_kind": null, "error": null, "started_at": "2026-01-01T00:00:00Z", "finished_at": null,
+        });
+        json!({"webhook": "ops", "run": run}).to_string()
+    }
+
+    /// Whether no job waits where other processes can see it.
+    pub(crate) fn has_no_jobs(&self) -> bool {
+        parsed(&self.jobs(&["list"]))["jobs"].as_array().is_some_and(Vec::is_empty)
+    }
+
+    /// Whether no job was given up.
+    pub(crate) fn has_no_dead(&self) -> bool {
+        parsed(&self.jobs(&["dead"]))["dead"].as_array().is_some_and(Vec::is_empty)
     }
 
     /// Runs the program's `jobs` on the worker's file.

@@ -33,4 +33,12 @@ impl Random {
         let index = self.below(of.len() as u64);
         of[usize::try_from(index).expect("an index")]
     }
+
+    /// Puts things into another order.
+    pub(crate) fn shuffle<T>(&mut self, things: &mut [T]) {
+        for end in (1..things.len()).rev() {
+            let chosen = self.below(end as u64 + 1);
+            things.swap(end, usize::try_from(chosen).expect("an index"));
+        }
+    }
 }
