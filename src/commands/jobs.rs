@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use jobs::batches::first_batch;
 use jobs::dead_letter::DeadLetter;
 use jobs::error::{InvalidJob, ProviderError};
 use jobs::job::{Job, JobId, JobKey, KeyMode, MAX_PAYLOAD_BYTES};
@@ -269,7 +270,8 @@ async fn drain(places: &Places, name: &str, process: &Process) -> Result<(), Fai
     let (mut all, mut moved) = (Vec::new(), HashSet::new());
     for provider in from {
         loop {
-            let jobs = provider.waiting(BATCH).await.map_err(unavailable)?;
+            let waiting = provider.waiting(BATCH).await.map_err(unavailable)?;
+            let jobs = first_batch(&waiting);
             if jobs.is_empty() {
                 break;
             }
@@ -277,7 +279,7 @@ async fn drain(places: &Places, name: &str, process: &Process) -> Result<(), Fai
                 let message = format!("a worker brings jobs back to {name}; take it out of the workers' files first");
                 return Err(temporary(message));
             }
-            let receipt = queue.enqueue(&jobs, Durability::Persistent).await.map_err(refused)?;
+            let receipt = queue.enqueue(jobs, Durability::Persistent).await.map_err(refused)?;
             let ids = jobs.iter().map(|job| job.id).collect::<Vec<_>>();
             if provider.remove(&ids).await.map_err(unavailable)? == 0 {
                 let message = format!("{} jobs of {name} are at work and stay there; try again later", ids.len());

@@ -59,7 +59,8 @@ pub(crate) struct Webhook {
 #[derive(Debug, Serialize, Deserialize)]
 struct Call {
     webhook: String,
-    run: RunRecord,
+    /// The run that ended; without one it is a call to see whether calls arrive.
+    run: Option<RunRecord>,
 }
 
 impl Webhook {
@@ -160,7 +161,11 @@ impl WebhookHandler {
         // It may come back with the next start of the process.
         let webhook = self.webhooks.get(name).ok_or_else(|| Failure::new(format!("no webhook is named `{name}`")))?;
         let now = Timestamp::now();
-        let body = json!({ "type": "run.ended", "timestamp": now, "data": call.run }).to_string();
+        let body = match &call.run {
+            Some(run) => json!({ "type": "run.ended", "timestamp": now, "data": run }),
+            None => json!({ "type": "ping", "timestamp": now, "data": {} }),
+        };
+        let body = body.to_string();
         let (id, seconds) = (job.id.to_string(), now.as_second().to_string());
         let mut request = self
             .client

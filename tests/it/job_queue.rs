@@ -184,6 +184,14 @@ async fn a_webhook_hears_of_a_run_though_it_was_away() {
     ] {
         assert!(metrics.contains(line), "{line} is missing in\n{metrics}");
     }
+
+    // Somebody who wants to see whether calls arrive.
+    parsed(&bench.jobs(&["enqueue", "webhook", "{\"webhook\": \"ops\"}"]));
+    until("the ping comes", || (receiver.calls().len() >= 4).then_some(()));
+    let calls = receiver.calls();
+    let (_, body) = calls[3].split_once("\r\n\r\n").expect("a body");
+    let body: Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!((&body["type"], &body["data"]), (&json!("ping"), &json!({})));
 }
 
 #[tokio::test]
