@@ -7,8 +7,8 @@ use crate::queue::Queue;
 use crate::spool::{Spool, SpoolError};
 
 impl Queue {
-    /// Begins the end, while jobs at work go on: memory takes no more jobs, and those that wait there are kept in the first
-    /// provider that takes them, else in `spool`. Returns at once; [`close`](Self::close) waits for it.
+    /// Begins the end, while jobs at work go on: those that wait in memory are kept in the first provider that takes them, else
+    /// in `spool`. Returns at once; [`close`](Self::close) waits for it, and keeps what comes into memory meanwhile.
     pub fn wind_up(&self, spool: &Spool) {
         let jobs = self.tiers().iter().flat_map(|tier| tier.provider.take_waiting()).collect::<Vec<_>>();
         let (queue, spool) = (self.clone(), spool.clone());
@@ -25,7 +25,6 @@ impl Queue {
     /// # Errors
     /// When jobs are lost: nobody took them, and they could not be written either.
     pub async fn close(&self, spool: &Spool) -> Result<(), SpoolError> {
-        self.wind_up(spool);
         self.tasks().close();
         self.tasks().wait().await;
         let jobs = self.tiers().iter().flat_map(|tier| tier.provider.take_all()).collect::<Vec<_>>();

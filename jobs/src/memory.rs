@@ -225,7 +225,6 @@ impl Provider for Memory {
 
     fn take_waiting(&self) -> Vec<Job> {
         let mut jobs = self.lock();
-        jobs.is_closed = true;
         let ids = jobs.waiting.keys().copied().collect::<Vec<_>>();
         ids.into_iter().filter_map(|id| jobs.remove(id)).collect()
     }

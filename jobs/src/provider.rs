@@ -132,14 +132,13 @@ pub trait Provider: Send + Sync + fmt::Debug {
     /// Deletes jobs that wait; returns how many there were.
     fn remove<'a>(&'a self, ids: &'a [JobId]) -> BoxFuture<'a, Result<usize, ProviderError>>;
 
-    /// Takes out what waits, for keeping it elsewhere when the process ends; from then on nothing is taken. What is persistent
-    /// stays where it is.
+    /// Takes out what waits, for keeping it elsewhere before the process ends. What is persistent stays where it is.
     fn take_waiting(&self) -> Vec<Job> {
         Vec::new()
     }
 
-    /// Takes out everything, jobs at work included, for keeping it elsewhere when the process ends. What is persistent stays
-    /// where it is.
+    /// Takes out everything, jobs at work included, for keeping it elsewhere when the process ends; from then on nothing is
+    /// taken. What is persistent stays where it is.
     fn take_all(&self) -> Vec<Job> {
         Vec::new()
     }
